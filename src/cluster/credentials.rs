@@ -55,13 +55,13 @@ pub fn for_image<'a>(credentials: &'a [Credential], image: &str) -> Vec<&'a Cred
 }
 
 /// Sorts the credentials: the more specific scopes come first.
-pub(crate) fn ordered(mut credentials: Vec<Credential>) -> Vec<Credential> {
+pub(super) fn ordered(mut credentials: Vec<Credential>) -> Vec<Credential> {
     credentials.sort_by(|one, other| Reverse(&one.scope).cmp(&Reverse(&other.scope)));
     credentials
 }
 
 /// The credentials in a secret; none if it is of another kind or cannot be parsed.
-pub(crate) fn of(secret: &Secret) -> Vec<Credential> {
+pub(super) fn of(secret: &Secret) -> Vec<Credential> {
     let bytes =
         |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.as_slice());
     let entries = if let Some(bytes) = bytes(CONFIG_JSON) {

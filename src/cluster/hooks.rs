@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::core::Request;
-use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::params::{DeleteParams, GetParams, Patch, PostParams, Preconditions};
 use kube::{Resource, ResourceExt as _};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
@@ -20,6 +20,7 @@ use crate::api::hook_run::{HookRun, HookRunStatus};
 use crate::api::hook_template::HookTemplate;
 use crate::cluster::error::Error;
 use crate::cluster::event::{self, ObjectEvent};
+use crate::cluster::patch::{as_us, json_patch};
 use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::failure::Class;
@@ -134,7 +135,7 @@ impl Server {
             { "op": "test", "path": "/metadata/uid", "value": uid },
             { "op": "add", "path": "/status", "value": status },
         ]);
-        let patch = operated(&doing, operations)?;
+        let patch = json_patch(&doing, operations)?;
         let request = runs(namespace).patch_subresource("status", name, &as_us(), &patch);
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
@@ -156,7 +157,7 @@ impl Server {
             { "op": "test", "path": runner_pointer(), "value": runner },
             { "op": "add", "path": "/status", "value": status },
         ]);
-        let patch = operated(&doing, operations)?;
+        let patch = json_patch(&doing, operations)?;
         self.ask(&doing, runs(&namespace).patch_subresource("status", &name, &as_us(), &patch)).await
     }
 
@@ -192,7 +193,7 @@ impl Server {
             }
             (None, None) => {}
         }
-        let patch = operated(&doing, operations.into())?;
+        let patch = json_patch(&doing, operations.into())?;
         self.ask(&doing, runs(&namespace).patch(&name, &as_us(), &patch)).await
     }
 
@@ -265,14 +266,4 @@ fn runs(namespace: &str) -> Request {
 
 fn runner_pointer() -> String {
     format!("/metadata/annotations/{}", annotation::RUNNER.replace('/', "~1"))
-}
-
-fn as_us() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() }
-}
-
-fn operated(doing: &str, operations: Value) -> Result<Patch<()>, Error> {
-    let operations = serde_json::from_value(operations)
-        .map_err(|error| Error::own(doing, Class::Final, format!("no JSON patch: {error}")))?;
-    Ok(Patch::Json(operations))
 }

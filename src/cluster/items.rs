@@ -5,7 +5,7 @@
 
 /// The state of the splitter.
 #[derive(Debug, Default)]
-pub(crate) struct Splitter {
+pub(super) struct Splitter {
     /// The list without its items.
     outer: Vec<u8>,
     /// The bytes of the current item so far.
@@ -36,7 +36,7 @@ impl Splitter {
     ///
     /// # Errors
     /// The first error of `each`.
-    pub(crate) fn push<E>(
+    pub(super) fn push<E>(
         &mut self,
         piece: &[u8],
         mut each: impl FnMut(&[u8]) -> Result<(), E>,
@@ -51,7 +51,7 @@ impl Splitter {
     }
 
     /// The list without its items; complete once the whole answer has been processed.
-    pub(crate) fn rest(&self) -> &[u8] {
+    pub(super) fn rest(&self) -> &[u8] {
         &self.outer
     }
 

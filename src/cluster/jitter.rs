@@ -4,12 +4,12 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::time::Duration;
 
 /// Between half of `whole` and `whole`.
-pub(crate) fn half_at_least(whole: Duration) -> Duration {
+pub(super) fn half_at_least(whole: Duration) -> Duration {
     whole / 2 + part(whole / 2)
 }
 
 /// Between `whole` and one and a half times `whole`.
-pub(crate) fn up_to_half_more(whole: Duration) -> Duration {
+pub(super) fn up_to_half_more(whole: Duration) -> Duration {
     whole + part(whole / 2)
 }
 

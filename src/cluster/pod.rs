@@ -18,7 +18,7 @@ use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Origin};
 /// The annotation that marks the API server's copy of a static pod. Its value is the uid that the pod has on its
 /// node (`mirror_client.go` in pkg/kubelet/pod writes the hash, `common.go` in pkg/kubelet/config makes it the
 /// pod's uid).
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod of the node.
 #[derive(Clone, Debug, serde::Deserialize, Resource)]
@@ -43,22 +43,22 @@ pub struct Pod {
 
 /// The position of a container in a pod's spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(super) struct Place {
     /// True if it is in `initContainers`.
-    pub(crate) init: bool,
-    pub(crate) index: usize,
+    pub(super) init: bool,
+    pub(super) index: usize,
 }
 
 impl Place {
     /// The position as a JSON pointer.
-    pub(crate) fn pointer(self) -> String {
+    pub(super) fn pointer(self) -> String {
         format!("/spec/{}/{}", if self.init { "initContainers" } else { "containers" }, self.index)
     }
 }
 
 impl Pod {
     /// The approximate memory use of this value, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let annotations = self.metadata.annotations.iter().flatten();
         let annotations: usize = annotations.map(|(key, value)| key.len() + value.len()).sum();
         let of_container = |container: &DeclaredContainer| {
@@ -157,12 +157,12 @@ impl Pod {
     }
 
     /// Whether the pod has any annotation, cached or not.
-    pub(crate) fn is_annotated(&self) -> bool {
+    pub(super) fn is_annotated(&self) -> bool {
         self.annotated
     }
 
     /// The position of the container `name` in the spec, and its image there.
-    pub(crate) fn place(&self, name: &str) -> Option<(Place, &str)> {
+    pub(super) fn place(&self, name: &str) -> Option<(Place, &str)> {
         let at = self.declared.containers.iter().position(|container| container.name == name)?;
         Some((*self.places.get(at)?, &self.declared.containers.get(at)?.image))
     }

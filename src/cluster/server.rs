@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::{AsyncBufReadExt as _, Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::Resource;
-use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchParams};
+use kube::core::params::{GetParams, ListParams, Patch, PostParams, VersionMatch, WatchParams};
 use kube::core::{Request, WatchEvent, request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::cluster::error::Error;
 use crate::cluster::items::Splitter;
+use crate::cluster::patch::{as_us, json_patch};
 use crate::cluster::pod::Pod;
 use crate::failure::Class;
 
@@ -143,15 +144,10 @@ impl Server {
         name: &str,
         change: &Change,
     ) -> Result<Pod, Error> {
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
         let pods = pods(namespace);
         let request = match change {
-            Change::Json(operations) => {
-                let operations = serde_json::from_value(operations.clone())
-                    .map_err(|error| Error::own(doing, Class::Final, format!("no JSON patch: {error}")))?;
-                pods.patch(name, &params, &Patch::<()>::Json(operations))
-            }
-            Change::Status(body) => pods.patch_subresource("status", name, &params, &Patch::Strategic(body)),
+            Change::Json(operations) => pods.patch(name, &as_us(), &json_patch(doing, operations.clone())?),
+            Change::Status(body) => pods.patch_subresource("status", name, &as_us(), &Patch::Strategic(body)),
         };
         self.ask(doing, request).await
     }

@@ -17,7 +17,7 @@ use crate::cluster::store::{Cached, Store};
 
 /// The watched namespaces.
 #[derive(Clone, Debug)]
-pub(crate) struct Slices {
+pub(super) struct Slices {
     server: Server,
     watched: Arc<Mutex<HashMap<String, Weak<Watched>>>>,
 }
@@ -37,12 +37,12 @@ pub struct PodSlices {
 }
 
 impl Slices {
-    pub(crate) fn new(server: Server) -> Self {
+    pub(super) fn new(server: Server) -> Self {
         Self { server, watched: Arc::default() }
     }
 
     /// The slices' view of the pod with this uid at the API server.
-    pub(crate) fn of(&self, namespace: &str, uid: String) -> PodSlices {
+    pub(super) fn of(&self, namespace: &str, uid: String) -> PodSlices {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(namespace) = watched.get(namespace).and_then(Weak::upgrade) {
             return PodSlices { namespace, uid };

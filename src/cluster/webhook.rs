@@ -7,11 +7,12 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::core::v1::Secret;
 use kube::core::Request;
-use kube::core::params::{GetParams, Patch, PatchParams, PostParams};
+use kube::core::params::{GetParams, PostParams};
 use kube::{Resource, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::cluster::error::{Class, Error};
+use crate::cluster::patch::{as_us, json_patch};
 use crate::cluster::server::{MANAGER, Server};
 
 /// A webhook configuration, by its name.
@@ -64,10 +65,8 @@ impl Server {
         let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
         let operations: Vec<_> = std::iter::once(version).chain(changes).collect();
         let doing = format!("writing {kind}webhookconfiguration {name}");
-        let operations = serde_json::from_value(operations.into())
-            .map_err(|error| Error::own(&doing, Class::Final, format!("no JSON patch: {error}")))?;
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..Default::default() };
-        self.ask::<Value>(&doing, all.patch(name, &params, &Patch::<()>::Json(operations))).await?;
+        let change = json_patch(&doing, operations.into())?;
+        self.ask::<Value>(&doing, all.patch(name, &as_us(), &change)).await?;
         Ok(true)
     }
 }

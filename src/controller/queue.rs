@@ -95,7 +95,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         let heard = entry.due.take();
         let mut again = outcome.again.map(|pause| now + pause);
         if outcome.failed {
-            let pause = FIRST_PAUSE.saturating_mul(1 << entry.failures.min(10)).min(LONGEST_PAUSE);
+            let pause = pause(entry.failures, LONGEST_PAUSE);
             entry.failures = entry.failures.saturating_add(1);
             entry.rest = Some(now + pause);
             again = entry.rest;
@@ -105,7 +105,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         if outcome.stale {
             let longest =
                 if entry.conflicts < USUAL_CONFLICTS { LONGEST_AFTER_CONFLICT } else { LONGEST_PAUSE };
-            let pause = FIRST_PAUSE.saturating_mul(1 << entry.conflicts.min(10)).min(longest);
+            let pause = pause(entry.conflicts, longest);
             entry.conflicts = entry.conflicts.saturating_add(1);
             again = Some(again.map_or(now + pause, |again| again.min(now + pause)));
         } else {
@@ -143,6 +143,11 @@ impl<K: Clone + Ord + Hash> Queue<K> {
             self.line.insert((due, key.clone()));
         }
     }
+}
+
+/// The delay after `before` others in a row: each is twice as long, at most `longest`.
+fn pause(before: u32, longest: Duration) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << before.min(10)).min(longest)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::api::annotation;
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::workload::WorkloadHook;
-use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::pod::Pod;
 use crate::podtask::time::later;
 use crate::workload::action::NewHookRun;
 
@@ -84,9 +84,10 @@ pub fn is_held(pod: &core::Pod) -> bool {
     let guarded = meta.labels.as_ref().and_then(|all| all.get(annotation::DELETE_GUARD));
     let mirror = note(pod, MIRROR).is_some();
     let seen = Pod::read(pod);
-    let over = matches!(seen.phase, PodPhase::Succeeded | PodPhase::Failed);
+    let over = seen.has_ended();
+    let deleting = seen.is_deleting();
     let placed = seen.node.is_some_and(|node| !node.is_empty());
-    guarded.is_some_and(|value| value == "true") && !mirror && !seen.deleting && !over && placed
+    guarded.is_some_and(|value| value == "true") && !mirror && !deleting && !over && placed
 }
 
 /// Kind and name of the `GameDeployment` or `GameStatefulSet` that controls a pod, unless the pod names its hook

@@ -13,7 +13,6 @@ use crate::podtask::time::later;
 
 /// What is read from a pod.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Pod {
     /// Name of the pod.
     pub name: String,
@@ -31,8 +30,6 @@ pub struct Pod {
     pub index: Option<u32>,
     /// Phase of the pod.
     pub phase: PodPhase,
-    /// True when the pod is being deleted.
-    pub deleting: bool,
     /// When its grace period ends, if the pod is being deleted.
     pub deletion: Option<Timestamp>,
     /// Since when the pod is Ready.
@@ -106,7 +103,6 @@ impl Pod {
                 Some("Unknown") => PodPhase::Unknown,
                 _ => PodPhase::Pending,
             },
-            deleting: metadata.deletion_timestamp.is_some(),
             deletion: metadata.deletion_timestamp.as_ref().map(|time| time.0),
             ready_since,
             node: spec.and_then(|spec| spec.node_name.clone()),
@@ -145,7 +141,12 @@ impl Pod {
 
     /// True while the pod counts: it is neither being deleted nor ended.
     pub fn is_active(&self) -> bool {
-        !self.deleting && !self.has_ended()
+        !self.is_deleting() && !self.has_ended()
+    }
+
+    /// True when the pod is being deleted.
+    pub fn is_deleting(&self) -> bool {
+        self.deletion.is_some()
     }
 
     /// True when all containers of the pod have ended for good.
@@ -160,7 +161,7 @@ impl Pod {
 
     /// True when the pod is Running and Ready.
     pub fn is_ready(&self) -> bool {
-        self.phase == PodPhase::Running && self.ready_since.is_some() && !self.deleting
+        self.phase == PodPhase::Running && self.ready_since.is_some() && !self.is_deleting()
     }
 
     /// When the pod has been Ready for `min_ready`; `None` while it is not Ready. The time counts from the restart of

@@ -19,8 +19,8 @@ pub(super) struct View<'a> {
     pub(super) available: bool,
     /// Whether an agent can accept a request for the pod.
     pub(super) reach: Reach,
-    /// True when the record on the pod is this rollout's.
-    is_own: bool,
+    /// The stage that the rollout has recorded on the pod.
+    recorded: Option<Stage>,
 }
 
 /// The state of a pod.
@@ -73,13 +73,12 @@ impl<'a> View<'a> {
             None if is_taken(pod, rollout, now) => State::Taken,
             None => State::Waiting,
         };
-        Self { pod, state, ready, available, reach, is_own: record.is_some() }
+        Self { pod, state, ready, available, reach, recorded }
     }
 
     /// True when the pod has failed. It stays so while an agent that was late to answer works on it after all.
     pub(super) fn has_failed(&self) -> bool {
-        let recorded = self.pod.record.as_ref().is_some_and(|record| record.stage == Stage::Failed);
-        self.outcome() == Some(Stage::Failed) || self.is_busy() && recorded && self.is_own
+        self.outcome() == Some(Stage::Failed) || self.is_busy() && self.recorded == Some(Stage::Failed)
     }
 
     /// How the pod ended, whether it is recorded or not.

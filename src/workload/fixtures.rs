@@ -116,7 +116,6 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         instance: name.rsplit('-').next().unwrap().to_owned(),
         index: None,
         phase: PodPhase::Running,
-        deleting: false,
         deletion: None,
         ready_since: Some(at(-900)),
         node: Some("node".to_owned()),

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::game_deployment::UpdateType;
-use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::pod::Pod;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::new_pod::NewPod;
@@ -50,11 +50,11 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey
     let by_ordinal: BTreeMap<u32, &Pod> =
         input.pods.iter().filter_map(|pod| Some((pod.ordinal(name)?, *pod))).collect();
     for pod in by_ordinal.values() {
-        let ended = matches!(pod.phase, PodPhase::Failed | PodPhase::Succeeded) && !pod.deleting;
+        let ended = pod.has_ended() && !pod.is_deleting();
         let node = pod.node.as_ref().and_then(|node| input.nodes.get(node));
         if ended {
             scaling.clear.push((&pod.name, Clear::Ended));
-        } else if pod.deleting && set.force_lost && node.is_some_and(|node| !node.ready) {
+        } else if pod.is_deleting() && set.force_lost && node.is_some_and(|node| !node.ready) {
             scaling.clear.push((&pod.name, Clear::LostNode));
         }
     }
@@ -71,7 +71,8 @@ fn leaving<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, ordinals: &Ordinal
     leaving.sort_unstable();
     if set.ordered {
         // The highest ordinal, once no pod above it is still being deleted.
-        let on_its_way = input.pods.iter().filter(|pod| pod.deleting).filter_map(|pod| pod.ordinal(name));
+        let on_its_way =
+            input.pods.iter().filter(|pod| pod.is_deleting()).filter_map(|pod| pod.ordinal(name));
         let above = on_its_way.filter(|ordinal| !stays(*ordinal)).max();
         let highest = leaving.pop().filter(|(ordinal, _)| above.is_none_or(|above| above < *ordinal));
         return highest.map(|(_, name)| name).into_iter().collect();

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::sources::sources;
 
 /// A longer file must be split.
 const LONGEST_FILE: usize = 600;
@@ -219,22 +221,4 @@ fn strangers(path: &Path, text: &str, allowed: &BTreeMap<String, Vec<String>>) -
 /// A source without its unit tests, to which the rules do not apply.
 fn product(text: &str) -> &str {
     text.split("#[cfg(test)]").next().unwrap_or(text)
-}
-
-fn sources() -> Vec<(PathBuf, String)> {
-    let mut sources = Vec::new();
-    let mut folders = vec![PathBuf::from("src")];
-    while let Some(folder) = folders.pop() {
-        for item in fs::read_dir(folder).unwrap() {
-            let path = item.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                sources.push((path, text));
-            }
-        }
-    }
-    assert!(sources.len() > 20, "the sources were not found");
-    sources
 }

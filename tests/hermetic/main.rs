@@ -25,4 +25,5 @@ mod reference;
 mod rollout;
 mod rollouts;
 mod runtime;
+mod sources;
 mod workloads;

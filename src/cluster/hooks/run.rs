@@ -203,7 +203,7 @@ impl Summary {
     }
 
     /// True if the object has any annotation, cached or not.
-    pub(crate) fn has_annotations(&self) -> bool {
+    pub(super) fn has_annotations(&self) -> bool {
         self.has_annotations
     }
 

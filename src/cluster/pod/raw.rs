@@ -19,7 +19,7 @@ use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Liveness, Pu
 const KEPT: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
 
 #[derive(Deserialize)]
-pub(crate) struct Pod {
+pub(super) struct Pod {
     metadata: Metadata,
     #[serde(default, deserialize_with = "or_default")]
     spec: Spec,

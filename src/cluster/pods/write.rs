@@ -194,7 +194,7 @@ impl NodePods {
 
     /// The uid of a pod at the API server. For a static pod, which the cache holds, it differs from the uid at the
     /// runtime.
-    pub(crate) fn api_uid(&self, pod: &PodRef) -> String {
+    pub(super) fn api_uid(&self, pod: &PodRef) -> String {
         self.get(pod).map_or_else(|| pod.uid.clone(), |seen| seen.api_uid().to_owned())
     }
 }

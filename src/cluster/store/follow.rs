@@ -37,7 +37,7 @@ const UNTIL_INSTALLED: Duration = Duration::from_secs(60);
 const TRUSTED_FAILURES: u32 = 3;
 
 /// Runs until `stop`. After that the cache is not current.
-pub(crate) async fn run<T: Cached>(shared: Arc<Shared<T>>, stop: CancellationToken) {
+pub(super) async fn run<T: Cached>(shared: Arc<Shared<T>>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = follow(&shared) => {}

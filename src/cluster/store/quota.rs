@@ -13,7 +13,7 @@ pub(crate) struct Share {
 
 /// The size of the cached objects, by namespace.
 #[derive(Default)]
-pub(crate) struct Quota {
+pub(super) struct Quota {
     bytes: HashMap<String, usize>,
     /// Namespaces whose limit has been logged as exceeded.
     full: BTreeSet<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Quota {
 
 impl Quota {
     /// Counts an object of this kind; false if it must not be cached.
-    pub(crate) fn admits(&mut self, kind: &str, share: Option<Share>) -> bool {
+    pub(super) fn admits(&mut self, kind: &str, share: Option<Share>) -> bool {
         let Some(Share { namespace, bytes, most }) = share else { return true };
         let kept = self.bytes.get(&namespace).copied().unwrap_or_default();
         if kept.saturating_add(bytes) > most {
@@ -40,7 +40,7 @@ impl Quota {
     }
 
     /// Subtracts an admitted object that is gone.
-    pub(crate) fn give_back(&mut self, share: Option<Share>) {
+    pub(super) fn give_back(&mut self, share: Option<Share>) {
         let Some(Share { namespace, bytes, .. }) = share else { return };
         self.full.remove(&namespace);
         if let Some(kept) = self.bytes.get_mut(&namespace) {

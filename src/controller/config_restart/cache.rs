@@ -28,8 +28,7 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
-use crate::cluster::trim::Trim;
-use crate::cluster::trim::Trimmed;
+use crate::cluster::trim::{Trim, Trimmed};
 use crate::config_restart::{Content, Seen, Source};
 use crate::podtask::selector;
 

@@ -88,7 +88,7 @@ async fn close(
         let allowance = DisruptionAllowance::new(served.items, served.version);
         Budgets::new(context, namespace, served.version, &allowance).release(claims, &pod.base.name).await?;
     }
-    let done = patch(&context.server, namespace, pods, &write.pod, &write.patch).await;
+    let done = patch(&context.server, namespace, &pods.store, &write.pod, &write.patch).await;
     context.metrics.wrote("pod", &done);
     done?;
     tracing::info!("pod {namespace}/{}: closed the record that {key} had left", pod.base.name);

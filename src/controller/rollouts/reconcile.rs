@@ -60,7 +60,7 @@ async fn bring_about(
         // The watch enqueues it again when its cache is current.
         return Ok(Outcome { unconfirmed, ..Outcome::default() });
     }
-    let unconfirmed = confirm(&context.server, &key.namespace, &follow.pods, unconfirmed).await;
+    let unconfirmed = confirm(&context.server, &key.namespace, &follow.pods.store, unconfirmed).await;
     if !unconfirmed.is_empty() {
         return Ok(Outcome { failed: true, unconfirmed, ..Outcome::default() });
     }

@@ -279,7 +279,7 @@ impl<'a> Applier<'a> {
 
     async fn patch_pod(&self, pod: &PodRef, patch: &PodPatch) -> Result<Done, Not> {
         let context = self.context;
-        let done = pods::patch(&context.server, &self.key.namespace, &context.known, pod, patch).await;
+        let done = pods::patch(&context.server, &self.key.namespace, &context.known.pods, pod, patch).await;
         context.metrics.wrote("patch", &done);
         done.map(|()| Done::Written).map_err(|error| not(&error, pod))
     }

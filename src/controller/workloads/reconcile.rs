@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::cluster::error::{Class, Error};
-use crate::controller::pods::{PodCache as _, confirm};
+use crate::controller::pods::confirm;
 use crate::controller::queue::Outcome;
 use crate::controller::reconciler::Reconciler;
 use crate::controller::workloads::Context;
@@ -29,7 +29,7 @@ impl Reconciler for Context {
 
     async fn reconcile(&self, key: &Key, unconfirmed: Vec<PodRef>) -> Result<Outcome, Error> {
         let began = Instant::now();
-        let unconfirmed = confirm(&self.server, &key.namespace, &self.known, unconfirmed).await;
+        let unconfirmed = confirm(&self.server, &key.namespace, &self.known.pods, unconfirmed).await;
         let outcome = match self.known.get(key) {
             _ if !unconfirmed.is_empty() => Ok(Outcome { failed: true, unconfirmed, ..Outcome::default() }),
             Some(workload) => bring_about(self, key, &workload).await,
@@ -130,7 +130,7 @@ async fn hand_over(
         let done = context.server.own_pod(&key.namespace, &PodRef::of(kept), &owner, adopt).await;
         context.metrics.wrote("patch", &done);
         match done {
-            Ok(seen) => context.known.upsert(seen),
+            Ok(seen) => context.known.pods.learn(seen),
             Err(error) if error.class() == Class::Gone => {}
             Err(error) => return Err(error),
         }

@@ -81,8 +81,9 @@ impl World {
                 }
             }
             Move::Kill(at) => {
+                let now = self.now;
                 if let Some(pod) = self.pick(*at) {
-                    pod.deleting = true;
+                    pod.deletion = Some(now);
                 }
             }
             Move::Image(image) => {
@@ -281,7 +282,7 @@ impl World {
                 let pod =
                     self.pods.iter_mut().find(|known| known.uid == pod.uid && known.version == pod.version);
                 if let Some(pod) = pod {
-                    pod.deleting = true;
+                    pod.deletion = Some(self.now);
                 }
             }
             Action::PatchPod { pod, patch, .. } => {
@@ -336,7 +337,7 @@ impl World {
 
     fn kubelet(&mut self) {
         let (now, made) = (self.now, self.made);
-        self.pods.retain(|pod| !pod.deleting);
+        self.pods.retain(|pod| !pod.is_deleting());
         let known: BTreeSet<_> = self.pods.iter().map(|pod| pod.uid.clone()).collect();
         self.wanted.retain(|uid, _| known.contains(uid));
         self.open.retain(|uid, _| known.contains(uid));
@@ -353,7 +354,7 @@ impl World {
         let now = self.now;
         let many = self.pods.len().max(1);
         let Some(pod) =
-            self.pods.get_mut(at % many).filter(|pod| !pod.deleting && pod.phase == PodPhase::Running)
+            self.pods.get_mut(at % many).filter(|pod| !pod.is_deleting() && pod.phase == PodPhase::Running)
         else {
             return;
         };
@@ -454,7 +455,7 @@ impl World {
 
     /// The uids of the pods that are not being deleted.
     pub(super) fn uids(&self) -> BTreeSet<String> {
-        self.pods.iter().filter(|pod| !pod.deleting).map(|pod| pod.uid.clone()).collect()
+        self.pods.iter().filter(|pod| !pod.is_deleting()).map(|pod| pod.uid.clone()).collect()
     }
 
     pub(super) fn replicas(&self) -> usize {

@@ -74,7 +74,7 @@ fn row(metric: &Metric) -> Vec<String> {
 
 /// Each metric that the sources register.
 fn registered() -> Vec<Metric> {
-    let sources = super::sources();
+    let sources = super::product();
     let call = Regex::new(r"\.(register|register_with_unit|encode_descriptor)\(\s*").unwrap();
     let mut metrics = Vec::new();
     for (path, text) in sources.iter().filter(|(_, text)| text.contains("prometheus_client")) {

@@ -9,8 +9,7 @@ mod page;
 mod reasons;
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use inplace::api::crd;
 use inplace::api::request::Request;
@@ -19,6 +18,8 @@ use regex::Regex;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
+
+use crate::sources::sources;
 
 #[test]
 fn reference_of_the_kinds() {
@@ -94,10 +95,8 @@ fn schema<T: JsonSchema>() -> Value {
 }
 
 /// The sources of the program, without their tests: path and text.
-fn sources() -> Vec<(PathBuf, String)> {
-    let mut found = Vec::new();
-    collect(Path::new("src"), &mut found);
-    found.sort();
+fn product() -> Vec<(PathBuf, String)> {
+    let mut found = sources();
     let declared = Regex::new(r"#\[cfg\(test\)\]\s+(?:pub(?:\([a-z ]+\))? )?mod (\w+);").unwrap();
     let mut tests = Vec::new();
     for (path, text) in &found {
@@ -112,16 +111,4 @@ fn sources() -> Vec<(PathBuf, String)> {
         }
     }
     found
-}
-
-fn collect(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            collect(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            found.push((path, text));
-        }
-    }
 }

@@ -67,7 +67,7 @@ fn words() -> BTreeSet<String> {
     let word = Regex::new(r#""([A-Z][a-z]+(?:[A-Z][A-Za-z]*)*)""#).unwrap();
     let name = Regex::new(NAMES).unwrap();
     let mut words = BTreeSet::new();
-    for (path, text) in super::sources() {
+    for (path, text) in super::product() {
         // The fields of other programs: manifests of pods, and the runtime.
         if path.starts_with("src/cri") || path.starts_with("src/api/manifest") {
             continue;

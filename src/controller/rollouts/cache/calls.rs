@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource as _;
 use kube::core::Request;
-use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, Preconditions};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -16,9 +16,9 @@ use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, WorkloadRef};
 use crate::api::workload_kind::{Kind, REPLICA_SET};
 use crate::cluster::error::{Class, Error};
-use crate::cluster::server::{MANAGER, Server};
-use crate::cluster::trim::Trimmed;
-use crate::cluster::trim::controller;
+use crate::cluster::patch::{as_us, status_patch};
+use crate::cluster::server::Server;
+use crate::cluster::trim::{Trimmed, controller};
 use crate::cluster::version::{Moved, Served};
 use crate::controller::rollouts::cache::{CachedRollout, Key, Rollouts, seconds};
 use crate::podtask::selector;
@@ -90,10 +90,6 @@ fn workloads(kind: Kind, namespace: &str) -> Request {
 
 fn rollouts(namespace: &str) -> Request {
     Request::new(InPlaceRollout::url_path(&(), Some(namespace)))
-}
-
-fn as_us() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 impl Server {
@@ -209,14 +205,7 @@ impl Server {
         status: &InPlaceRolloutStatus,
     ) -> Result<(), Error> {
         let doing = format!("writing the status of {}", Key::of(rollout));
-        let operations = json!([
-            { "op": "test", "path": "/metadata/uid", "value": rollout.uid },
-            { "op": "test", "path": "/metadata/resourceVersion", "value": rollout.version },
-            { "op": "add", "path": "/status", "value": status },
-        ]);
-        let operations = serde_json::from_value(operations)
-            .map_err(|error| Error::own(&doing, Class::Final, format!("no JSON patch: {error}")))?;
-        let patch = Patch::<()>::Json(operations);
+        let patch = status_patch(&doing, (&rollout.uid, &rollout.version), &json!(status))?;
         let request =
             rollouts(&rollout.namespace).patch_subresource("status", &rollout.name, &as_us(), &patch);
         known.store.learn(self.ask(&doing, request).await?);

@@ -7,8 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use crate::api::in_place_rollout::InPlaceRollout;
-use crate::cluster::trim::Trim;
-use crate::cluster::trim::{meta_of, readable, within};
+use crate::cluster::trim::{Trim, meta_of, readable, within};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 

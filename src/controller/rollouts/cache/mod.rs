@@ -18,10 +18,7 @@ use crate::api::annotation;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
-use crate::cluster::trim;
-use crate::cluster::trim::Trimmed;
-use crate::cluster::trim::within;
-use crate::controller::pods::PodCache;
+use crate::cluster::trim::{self, Trimmed, within};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
@@ -132,7 +129,7 @@ impl Rollouts {
 /// The cached pods of a target, or the pods that any rollout works on. Clones share the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetPods {
-    store: Store<Trimmed<CachedPod>>,
+    pub(in crate::controller::rollouts) store: Store<Trimmed<CachedPod>>,
 }
 
 impl TargetPods {
@@ -173,18 +170,6 @@ impl TargetPods {
         all.iter()
             .map(|kept| (kept.meta.namespace.clone().unwrap_or_default(), Arc::clone(&kept.value.0)))
             .collect()
-    }
-}
-
-impl PodCache for TargetPods {
-    type Pod = CachedPod;
-
-    fn upsert(&self, pod: Trimmed<CachedPod>) {
-        self.store.learn(pod);
-    }
-
-    fn remove(&self, namespace: &str, name: &str, uid: &str) {
-        self.store.forget(&trim::key(namespace, name), uid);
     }
 }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use kube::core::Request;
-use kube::core::params::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::params::{DeleteParams, GetParams, Patch, PostParams, Preconditions};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -15,6 +15,7 @@ use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::pod_template::PodTemplate;
 use crate::cluster::error::Error;
 use crate::cluster::event::{self, ObjectEvent};
+use crate::cluster::patch::{as_us, status_patch};
 use crate::cluster::server::{MANAGER, Server};
 use crate::cluster::trim::Trim;
 use crate::controller::workloads::cache::kinds::{CachedPod, CachedRevision, Deployment, StatefulSet};
@@ -232,19 +233,12 @@ impl Server {
         &self,
         known: &Workloads,
         key: &Key,
-        (uid, version): (&str, &str),
+        at: (&str, &str),
         status: &Value,
     ) -> Result<String, Error> {
         let doing = format!("writing the status of {key}");
-        let operations = json!([
-            { "op": "test", "path": "/metadata/uid", "value": uid },
-            { "op": "test", "path": "/metadata/resourceVersion", "value": version },
-            { "op": "add", "path": "/status", "value": status },
-        ]);
-        let operations = serde_json::from_value(operations)
-            .map_err(|error| Error::own(&doing, Class::Final, format!("no JSON patch: {error}")))?;
-        let request =
-            workloads(key).patch_subresource("status", &key.name, &as_us(), &Patch::<()>::Json(operations));
+        let patch = status_patch(&doing, at, status)?;
+        let request = workloads(key).patch_subresource("status", &key.name, &as_us(), &patch);
         self.ask_workload(&doing, known, key, request).await
     }
 
@@ -335,8 +329,4 @@ fn bytes(body: &Value) -> Vec<u8> {
 
 fn by_us() -> PostParams {
     PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() }
-}
-
-fn as_us() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }

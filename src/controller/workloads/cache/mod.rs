@@ -21,7 +21,6 @@ use crate::api::annotation;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
 use crate::cluster::trim::{self, Trimmed};
-use crate::controller::pods::PodCache;
 use crate::controller::reconciler::Changes;
 use crate::podtask::write::PodRef;
 use crate::workload::adoption::{self, Candidate, Claim as Whose, claim};
@@ -82,7 +81,7 @@ pub(crate) type SeenPod = Arc<Trimmed<CachedPod>>;
 pub(crate) struct Workloads {
     deployments: Store<Trimmed<kinds::Deployment>>,
     sets: Store<Trimmed<kinds::StatefulSet>>,
-    pods: Store<Trimmed<CachedPod>>,
+    pub(in crate::controller::workloads) pods: Store<Trimmed<CachedPod>>,
     revisions: Store<Trimmed<kinds::CachedRevision>>,
     claims: Store<Trimmed<kinds::Claim>>,
     nodes: Store<Trimmed<kinds::CachedNode>>,
@@ -104,7 +103,7 @@ pub(crate) enum Made {
 }
 
 impl Workloads {
-    /// Watches until `stop`. The cache is empty when this returns; see [`Self::is_current`].
+    /// Watches until `stop`. The cache is empty when this returns; see [`Changes::is_current`].
     pub(crate) fn watch(server: &Server, stop: &CancellationToken) -> Self {
         let all = |what: &str| Selection { what: what.to_owned(), ..Selection::default() };
         let of_workloads = format!("{},!{}", annotation::HOOK_TYPE, annotation::OPERATION);
@@ -121,87 +120,6 @@ impl Workloads {
             runs: Store::watch(server(), runs, stop()),
             templates: Store::watch(server(), paged("HookTemplates"), stop()),
         }
-    }
-
-    /// True if all kinds have been listed, and workloads, pods and revisions are as new as the API server can
-    /// deliver them.
-    pub(crate) fn is_current(&self) -> bool {
-        // A kind that is not installed is not watched, and has no objects.
-        let deployments = self.deployments.is_current() || self.deployments.is_empty();
-        let sets = self.sets.is_current() || self.sets.is_empty();
-        let listed = [
-            self.deployments.has_synced(),
-            self.sets.has_synced(),
-            self.claims.has_synced(),
-            self.nodes.has_synced(),
-            self.runs.has_synced(),
-            self.templates.has_synced(),
-        ];
-        let heard = [deployments, sets, self.pods.is_current(), self.revisions.is_current()];
-        listed.into_iter().chain(heard).all(|well| well)
-    }
-
-    /// Returns when anything has changed since the last call on this clone. Several changes may be combined into
-    /// one.
-    pub(crate) async fn changed(&mut self) {
-        tokio::select! {
-            () = self.deployments.changed() => {}
-            () = self.sets.changed() => {}
-            () = self.pods.changed() => {}
-            () = self.revisions.changed() => {}
-            () = self.claims.changed() => {}
-            () = self.nodes.changed() => {}
-            () = self.runs.changed() => {}
-            () = self.templates.changed() => {}
-        }
-    }
-
-    /// The workloads that are affected by any change since the last call, each with its generation. Only one caller
-    /// may use it.
-    pub(crate) fn updates(&self) -> BTreeMap<Key, i64> {
-        let mut updates = BTreeMap::new();
-        let mut owners = self.deployments.touched();
-        owners.append(&mut self.sets.touched());
-        let mut of_revisions = self.revisions.touched();
-        for namespace in of_revisions.iter().filter_map(|group| group.strip_prefix("orphans/")) {
-            let adopts = |workload: &&Arc<Workload>| !self.orphaned_revisions(&workload.spec).is_empty();
-            updates.extend(self.within(namespace).iter().filter(adopts).map(key_of));
-        }
-        owners.append(&mut of_revisions);
-        owners.append(&mut self.runs.touched());
-        let mut of_pods = self.pods.touched();
-        for group in &of_pods {
-            if let Some(namespace) = group.strip_prefix("orphans/") {
-                let orphans = self.pods.group(group);
-                for workload in self.within(namespace) {
-                    let wanted = |pod: &SeenPod| whose(&workload.spec, pod) == Whose::Adopt;
-                    updates.extend(orphans.iter().any(wanted).then(|| key_of(&workload)));
-                }
-            }
-        }
-        owners.append(&mut of_pods);
-        for group in self.nodes.touched() {
-            let pods = self.pods.group(&group);
-            owners.extend(pods.iter().filter_map(|pod| owner(pod)).map(str::to_owned));
-        }
-        let of_claims = self.claims.touched();
-        let namespaces: BTreeSet<_> = of_claims.iter().filter_map(|group| group.split('/').nth(1)).collect();
-        for namespace in namespaces {
-            let uses = |workload: &&Arc<Workload>| {
-                let spec = &workload.spec;
-                let claims = spec.stateful().into_iter().flat_map(|set| &set.claims);
-                let mut groups =
-                    claims.map(|claim| kinds::claims(namespace, &format!("{}-{}", claim.name(), spec.name)));
-                groups.any(|group| of_claims.contains(&group))
-            };
-            updates.extend(self.within(namespace).iter().filter(uses).map(key_of));
-        }
-        for group in self.templates.touched() {
-            let namespace = group.strip_prefix("in/").unwrap_or_default();
-            updates.extend(self.within(namespace).iter().map(key_of));
-        }
-        updates.extend(owners.iter().flat_map(|uid| self.of_uid(uid)).map(|workload| key_of(&workload)));
-        updates
     }
 
     /// The cached workload; `None` if it is gone or unreadable.
@@ -339,7 +257,7 @@ impl Workloads {
     pub(crate) fn learn_deleted(&self, mut pod: Trimmed<CachedPod>, now: Timestamp) {
         pod.meta.deletion_timestamp.get_or_insert(Time(now));
         if let Some(kept) = &mut pod.value.pod {
-            kept.deleting = true;
+            kept.deletion.get_or_insert(now);
         }
         self.pods.learn(pod);
     }
@@ -408,28 +326,85 @@ fn key_of(workload: &Arc<Workload>) -> (Key, i64) {
     (Key { kind, namespace: spec.namespace.clone(), name: spec.name.clone() }, spec.generation)
 }
 
-impl PodCache for Workloads {
-    type Pod = CachedPod;
-
-    fn upsert(&self, pod: Trimmed<CachedPod>) {
-        self.pods.learn(pod);
-    }
-
-    fn remove(&self, namespace: &str, name: &str, uid: &str) {
-        self.pods.forget(&trim::key(namespace, name), uid);
-    }
-}
-
 impl Changes<Key> for Workloads {
-    fn take(&mut self) -> Vec<(Key, i64)> {
-        self.updates().into_iter().collect()
-    }
-
+    /// True if all kinds have been listed, and workloads, pods and revisions are as new as the API server can
+    /// deliver them.
     fn is_current(&self) -> bool {
-        self.is_current()
+        // A kind that is not installed is not watched, and has no objects.
+        let deployments = self.deployments.is_current() || self.deployments.is_empty();
+        let sets = self.sets.is_current() || self.sets.is_empty();
+        let listed = [
+            self.deployments.has_synced(),
+            self.sets.has_synced(),
+            self.claims.has_synced(),
+            self.nodes.has_synced(),
+            self.runs.has_synced(),
+            self.templates.has_synced(),
+        ];
+        let heard = [deployments, sets, self.pods.is_current(), self.revisions.is_current()];
+        listed.into_iter().chain(heard).all(|well| well)
     }
 
+    /// Returns when anything has changed since the last call on this clone. Several changes may be combined into
+    /// one.
     async fn changed(&mut self) {
-        self.changed().await;
+        tokio::select! {
+            () = self.deployments.changed() => {}
+            () = self.sets.changed() => {}
+            () = self.pods.changed() => {}
+            () = self.revisions.changed() => {}
+            () = self.claims.changed() => {}
+            () = self.nodes.changed() => {}
+            () = self.runs.changed() => {}
+            () = self.templates.changed() => {}
+        }
+    }
+
+    /// The workloads that are affected by any change since the last call, each with its generation. Only one caller
+    /// may use it.
+    fn take(&mut self) -> Vec<(Key, i64)> {
+        let mut updates = BTreeMap::new();
+        let mut owners = self.deployments.touched();
+        owners.append(&mut self.sets.touched());
+        let mut of_revisions = self.revisions.touched();
+        for namespace in of_revisions.iter().filter_map(|group| group.strip_prefix("orphans/")) {
+            let adopts = |workload: &&Arc<Workload>| !self.orphaned_revisions(&workload.spec).is_empty();
+            updates.extend(self.within(namespace).iter().filter(adopts).map(key_of));
+        }
+        owners.append(&mut of_revisions);
+        owners.append(&mut self.runs.touched());
+        let mut of_pods = self.pods.touched();
+        for group in &of_pods {
+            if let Some(namespace) = group.strip_prefix("orphans/") {
+                let orphans = self.pods.group(group);
+                for workload in self.within(namespace) {
+                    let wanted = |pod: &SeenPod| whose(&workload.spec, pod) == Whose::Adopt;
+                    updates.extend(orphans.iter().any(wanted).then(|| key_of(&workload)));
+                }
+            }
+        }
+        owners.append(&mut of_pods);
+        for group in self.nodes.touched() {
+            let pods = self.pods.group(&group);
+            owners.extend(pods.iter().filter_map(|pod| owner(pod)).map(str::to_owned));
+        }
+        let of_claims = self.claims.touched();
+        let namespaces: BTreeSet<_> = of_claims.iter().filter_map(|group| group.split('/').nth(1)).collect();
+        for namespace in namespaces {
+            let uses = |workload: &&Arc<Workload>| {
+                let spec = &workload.spec;
+                let claims = spec.stateful().into_iter().flat_map(|set| &set.claims);
+                let mut groups =
+                    claims.map(|claim| kinds::claims(namespace, &format!("{}-{}", claim.name(), spec.name)));
+                groups.any(|group| of_claims.contains(&group))
+            };
+            updates.extend(self.within(namespace).iter().filter(uses).map(key_of));
+        }
+        for group in self.templates.touched() {
+            let namespace = group.strip_prefix("in/").unwrap_or_default();
+            updates.extend(self.within(namespace).iter().map(key_of));
+        }
+        updates.extend(owners.iter().flat_map(|uid| self.of_uid(uid)).map(|workload| key_of(&workload)));
+        updates.into_iter().collect()
     }
 }

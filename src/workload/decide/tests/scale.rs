@@ -82,7 +82,7 @@ fn a_name_is_not_given_twice_even_while_its_pod_is_on_its_way_out() {
     assert_eq!(first.len(), 3);
     assert_eq!(sight.decide(&draft).created(), first, "made again in vain when it is not seen yet");
     for name in &first {
-        sight.pods.push(Pod { deleting: true, ..pod(name, &revision) });
+        sight.pods.push(Pod { deletion: Some(sight.now), ..pod(name, &revision) });
     }
     sight.taken.insert("web-other".to_owned());
     let second = sight.decide(&draft);
@@ -169,7 +169,7 @@ fn an_ended_pod_of_a_set_makes_room_and_a_lost_node_is_not_waited_for() {
     );
     let mut sight = sight(&["web-0", "web-1", "web-2"], &draft.revision());
     sight.pods[1].phase = PodPhase::Failed;
-    sight.pods[2].deleting = true;
+    sight.pods[2].deletion = Some(sight.now);
     let lost = |sight: &Sight| -> Vec<(String, Why)> {
         let of = |action: &Action| match action {
             Action::DeletePod { pod, why } => Some((pod.name.clone(), *why)),
@@ -193,7 +193,7 @@ fn an_ordered_set_grows_and_shrinks_one_by_one() {
     let mut sight = self::sight(&["web-0", "web-1", "web-2"], &draft.revision());
     let fewer = draft.with("/replicas", json!(1));
     assert_eq!(sight.decide(&fewer).deleted(), ["web-2"]);
-    sight.pods[2].deleting = true;
+    sight.pods[2].deletion = Some(sight.now);
     assert!(sight.decide(&fewer).deleted().is_empty(), "web-2 is not gone yet");
 }
 
@@ -264,7 +264,7 @@ fn each_pod_gets_a_number_that_no_other_one_has() {
     let mut sight = sight(&["web-a"], &draft.revision());
     // A pod that is being deleted still holds its number.
     sight.pods[0].index = Some(100);
-    sight.pods[0].deleting = true;
+    sight.pods[0].deletion = Some(sight.now);
     let decision = sight.decide(&draft);
     let numbers: Vec<_> = decision
         .actions
