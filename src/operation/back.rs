@@ -9,6 +9,7 @@ use crate::operation::effect::Leftover;
 use crate::operation::end::never_started;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::probe::probed_too_early;
 use crate::operation::replace::{Progress, foreign_start, remove, replace};
 use crate::operation::respec::{cut_short, overruled};
 use crate::operation::snapshot::{Snapshot, State};
@@ -27,7 +28,8 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
         return give_up(then);
     }
     for target in returning().rev() {
-        if let Some(note) = cut_short(operation, target, snapshot) {
+        let stopped = cut_short(operation, target, snapshot);
+        if let Some(note) = stopped.or_else(|| probed_too_early(operation, target, snapshot)) {
             return Next::Note(note);
         }
         if target.back.is_some() && target.reached.is_some() {

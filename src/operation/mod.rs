@@ -22,6 +22,7 @@ pub mod note;
 pub mod outcome;
 pub mod plan;
 pub mod preflight;
+mod probe;
 pub mod replace;
 pub mod report;
 mod respec;

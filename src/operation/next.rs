@@ -17,6 +17,7 @@ use crate::operation::hook::{Moment, Passage, pass};
 use crate::operation::moved::moved;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::probe::probed_too_early;
 use crate::operation::replace::{Progress, foreign_start, replace, yield_to_twin};
 use crate::operation::respec::{cut_short, overruled};
 use crate::operation::snapshot::{Container, Declared, Owner, PullPolicy, Sandbox, Snapshot, State};
@@ -122,7 +123,8 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         return fail(operation, failure);
     }
     for target in &operation.targets {
-        if let Some(note) = cut_short(operation, target, snapshot) {
+        let stopped = cut_short(operation, target, snapshot);
+        if let Some(note) = stopped.or_else(|| probed_too_early(operation, target, snapshot)) {
             return Next::Note(note);
         }
         if let Some(reached) = &target.reached {

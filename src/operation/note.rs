@@ -29,9 +29,11 @@ pub enum Note {
         replaces: String,
         /// The attempt number of the new instance.
         attempt: u32,
-        /// True when the kubelet stopped an instance that this program had created.
-        cut_short: bool,
+        /// What the kubelet did.
+        by: Overtaking,
     },
+    /// The kubelet has reported the new instance of a container as created and not started.
+    ReportedUnstarted(String),
     /// The kubelet's hash of the changed spec: container, hash.
     Hashed(String, String),
     /// The new instance of a container runs.
@@ -48,6 +50,17 @@ pub enum Note {
     Moved(String, Vec<Container>),
     /// Only the cleanup is left.
     End(Outcome),
+}
+
+/// What a kubelet did to a replacement that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overtaking {
+    /// It created an instance of its own.
+    OwnInstance,
+    /// It stopped the instance created here, because it had not read the changed spec yet.
+    OldSpec,
+    /// It stopped the instance created here, because a probe was due before the start.
+    Probe,
 }
 
 impl Note {
@@ -96,13 +109,31 @@ impl Operation {
                     self.targets[index].stopped_at = Some(at);
                 }
             }
-            Note::Overtaken { name, replaces, attempt, cut_short } => {
+            Note::Overtaken { name, replaces, attempt, by } => {
                 self.measure_anew();
                 if let Some(index) = target(&mut self.targets, &name) {
+                    if by == Overtaking::Probe {
+                        self.remark(format!(
+                            "{name}: the kubelet ended attempt {}, because a probe of it was due before its start",
+                            attempt.saturating_sub(1)
+                        ));
+                    }
                     let replacement = self.targets[index].under_way();
-                    let cut_shorts = replacement.cut_shorts.saturating_add(u32::from(cut_short));
-                    *replacement = Replacement { replaces, attempt, cut_shorts, ..replacement.clone() };
+                    let add = |count: u32, cause| count.saturating_add(u32::from(by == cause));
+                    *replacement = Replacement {
+                        replaces,
+                        attempt,
+                        cut_shorts: add(replacement.cut_shorts, Overtaking::OldSpec),
+                        ended_by_probe: add(replacement.ended_by_probe, Overtaking::Probe),
+                        reported_unstarted: false,
+                        ..replacement.clone()
+                    };
                     self.targets[index].reached = None;
+                }
+            }
+            Note::ReportedUnstarted(name) => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    self.targets[index].under_way().reported_unstarted = true;
                 }
             }
             Note::Hashed(name, hash) => {

@@ -2,6 +2,22 @@
 //! without a kubelet, the new container is created before the old one is stopped, so that the create call is not part
 //! of the downtime.
 //!
+//! | the snapshot shows | next step |
+//! |---|---|
+//! | no replacement, no fence of the next attempt | create the fence: [`make`] |
+//! | no replacement, a fence of another attempt | remove that fence once no kubelet may act on it: [`make`] |
+//! | no replacement, the old instance runs (beside a kubelet) | preStop, then stop: [`stop`] |
+//! | no replacement, the old instance has ended | create: [`make`] |
+//! | created, without a kubelet, the old instance runs | preStop, then stop: [`settle`] |
+//! | created here | create the fence again if it is gone, then start: [`settle`] |
+//! | created by a kubelet | wait for its start, at most 10 s, then start it: [`settle`] |
+//! | created here, and another instance runs | continue with that one: [`give_way`] |
+//! | running alone | remove the fence; done: [`settle`] |
+//! | running beside another instance | failed; the one created here is stopped: [`yield_to_twin`] |
+//! | exited before it started, without a reason | remove it and create it again: [`cut_off`] |
+//! | exited otherwise | failed: [`ended`] |
+//! | state unknown | wait; without a kubelet remove it and create it again: [`clear_up`] |
+//!
 //! Every decision is derived from the snapshot. It does not matter which program did a step, or whether the response
 //! to a call was lost. Nothing here executes an effect.
 
@@ -11,7 +27,7 @@ use crate::api::status::{Action, Engine};
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
 use crate::operation::last_failure::LastFailure;
-use crate::operation::note::Note;
+use crate::operation::note::{Note, Overtaking};
 use crate::operation::outcome::Failure;
 use crate::operation::respec::{self, respec, stop_and_wait};
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
@@ -381,7 +397,7 @@ fn give_way(
             name,
             replaces,
             attempt: other.attempt,
-            cut_short: false,
+            by: Overtaking::OwnInstance,
         }));
     }
     let counted_anew = is_counted_anew(operation, target, other, snapshot);
@@ -405,7 +421,7 @@ pub(super) fn yield_to_twin(
     let replacement = target.replacement();
     if replacement.replaces != ours.id {
         let (name, replaces, attempt) = (target.name.clone(), ours.id.clone(), theirs.attempt);
-        return Some(Next::Note(Note::Overtaken { name, replaces, attempt, cut_short: false }));
+        return Some(Next::Note(Note::Overtaken { name, replaces, attempt, by: Overtaking::OwnInstance }));
     }
     // If the instance still runs after repeated stops, a person has to resolve it.
     let tries = operation.last_failure.as_ref().filter(|last_failure| last_failure.verb == Verb::Stop);

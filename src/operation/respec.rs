@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
 use crate::operation::engine::SpecChange;
-use crate::operation::note::Note;
+use crate::operation::note::{Note, Overtaking};
 use crate::operation::outcome::Failure;
 use crate::operation::replace::{Progress, do_, is_counted_anew, make, remove, settle, source_of, stop};
 use crate::operation::snapshot::{Container, Snapshot, State};
@@ -94,7 +94,12 @@ pub(super) fn respec<'a>(
     if let Some(newest) = newest.filter(|newest| newest.state == State::Exited) {
         let (name, replaces) = (target.name.clone(), newest.id.clone());
         let attempt = newest.attempt.saturating_add(1);
-        return Progress::Next(Next::Note(Note::Overtaken { name, replaces, attempt, cut_short: false }));
+        return Progress::Next(Next::Note(Note::Overtaken {
+            name,
+            replaces,
+            attempt,
+            by: Overtaking::OwnInstance,
+        }));
     }
     let alive = snapshot.by_id(&replacement.replaces).is_some_and(|old| old.state != State::Exited);
     if newest.is_some() || alive || !can_help(operation, target, change) {
@@ -211,7 +216,7 @@ pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snaps
         let replaced = gone && before.attempt == replacement.attempt && newest.attempt > before.attempt;
         (before.container_id.clone(), newest.attempt, Some(newest.created_at).filter(|_| replaced)?)
     };
-    let again = Note::Overtaken { name: target.name.clone(), replaces, attempt, cut_short: true };
+    let again = Note::Overtaken { name: target.name.clone(), replaces, attempt, by: Overtaking::OldSpec };
     (replacement.cut_shorts < times && at < until).then_some(again)
 }
 

@@ -137,6 +137,8 @@ pub struct DeclaredContainer {
     pub is_probed: bool,
     /// The liveness probe. The kubelet keeps running it while the container is stopped.
     pub liveness: Option<Liveness>,
+    /// True when the container has a startup probe, whose failure makes the kubelet end the container.
+    pub has_startup_probe: bool,
     /// The names of the extended resources that it requests; device plugins provide these.
     pub devices: Vec<String>,
     /// True when environment values come from `ConfigMaps`, `Secrets`, or the pod's labels and annotations.
@@ -149,6 +151,8 @@ pub struct DeclaredContainer {
     pub ready: bool,
     /// True when the kubelet reports this instance as running.
     pub running: bool,
+    /// True when the kubelet reports this instance as created and not started.
+    pub unstarted: bool,
     /// The kubelet's restart count.
     pub restarts: u32,
     /// The image ID that the kubelet reports.

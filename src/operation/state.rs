@@ -161,6 +161,12 @@ pub struct Replacement {
     /// How many instances created for this replacement were stopped by a kubelet that had not read the spec change yet.
     #[serde(default)]
     pub cut_shorts: u32,
+    /// True once the kubelet has reported the new instance as created and not started.
+    #[serde(default)]
+    pub reported_unstarted: bool,
+    /// How many instances created for this replacement were stopped by a kubelet because a probe was due before their start.
+    #[serde(default)]
+    pub ended_by_probe: u32,
     /// How many spec changes were sent and got no response so far. Each may have been applied, or may still be.
     #[serde(default)]
     pub unanswered: u32,
@@ -178,6 +184,8 @@ impl Replacement {
             respec_at: None,
             unanswered: 0,
             cut_shorts: 0,
+            reported_unstarted: false,
+            ended_by_probe: 0,
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::api::status::Action;
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
+use crate::operation::probe::PROBED_SETTLES;
 use crate::operation::replace::{clear_up, ended, unfence};
 use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
@@ -58,6 +59,8 @@ pub(super) fn verify<'a>(
                 // `minReadySeconds` does not apply in a rollback: the previous image has run before.
                 let asked =
                     if operation.turned_back.is_some() { 0 } else { operation.request.min_ready_seconds };
+                let least =
+                    if target.replacement().reported_unstarted { least.max(PROBED_SETTLES) } else { least };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
                 let started_at = instance.started_at.unwrap_or(instance.created_at);
                 let proven_at = later(reached.counts_from.unwrap_or(started_at), settles);

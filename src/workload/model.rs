@@ -5,8 +5,10 @@
 //! touched before its gate has passed; no healthy pod deleted without need. When the cluster comes to rest, the
 //! workload is as its spec says.
 
+use std::hash::{BuildHasher, RandomState};
+
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngSeed, TestCaseResult, TestRunner};
 use serde_json::json;
 
 use crate::workload::fixtures::{Draft, deployment, stateful_set};
@@ -122,12 +124,23 @@ fn drafts() -> impl Strategy<Value = Draft> {
     })
 }
 
-/// Runs as many cases as `PROPTEST_CASES` says, 256 without it.
+/// Runs `case` for as many values of `cases` as `PROPTEST_CASES` says, 256 without it. Every run has another seed,
+/// unless `PROPTEST_RNG_SEED` sets one. A failure is printed with the smallest failing value and the seed.
+fn check_all<S: Strategy>(cases: &S, case: impl Fn(S::Value) -> TestCaseResult) -> Config {
+    let mut config = Config { failure_persistence: None, ..Config::default() };
+    if matches!(config.rng_seed, RngSeed::Random) {
+        config.rng_seed = RngSeed::Fixed(RandomState::new().hash_one(()));
+    }
+    if let Err(error) = TestRunner::new(config.clone()).run(cases, case) {
+        panic!("{error}\nPROPTEST_RNG_SEED={} PROPTEST_CASES={}", config.rng_seed, config.cases);
+    }
+    config
+}
+
 #[test]
 fn budgets_hold_at_every_look_and_the_workload_always_gets_there() {
-    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
     let cases = (drafts(), prop::collection::vec(moves(), 0..120));
-    let result = runner.run(&cases, |(draft, moves)| {
+    check_all(&cases, |(draft, moves)| {
         let mut world = World::new(draft);
         for one in &moves {
             world.make(one);
@@ -136,7 +149,4 @@ fn budgets_hold_at_every_look_and_the_workload_always_gets_there() {
         world.check_rest();
         Ok(())
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
 }

@@ -1,7 +1,9 @@
 //! Builds the [`Situation`] of a pod from API objects alone, so that the CLI can run the same decisions as the
 //! agent.
 //! For what only the node's runtime knows it assumes the usual value and lists that in [`Seen::unseen`]; the
-//! agent on the node makes the final decision. Pure. The only module of the CLI that depends on the fields of a
+//! agent on the node makes the final decision. A dry run that the agent answers would be exact. It is not used: it
+//! needs the right to change the pod, an agent that runs, and a write to the pod, while `plan` changes nothing and
+//! needs the right to read only. Pure. The only module of the CLI that depends on the fields of a
 //! [`Situation`].
 
 use std::collections::BTreeMap;

@@ -210,12 +210,23 @@ struct ContainerStatus {
     image_id: String,
     #[serde(default, deserialize_with = "or_default")]
     state: State,
+    #[serde(default, deserialize_with = "or_default")]
+    last_state: State,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct State {
     running: Option<IgnoredAny>,
+    terminated: Option<Terminated>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Terminated {
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+    started_at: Option<IgnoredAny>,
 }
 
 impl From<Pod> for super::Pod {
@@ -346,6 +357,7 @@ fn declare(
         has_post_start: container.lifecycle.post_start.is_some(),
         is_probed: container.readiness_probe.is_some() || container.startup_probe.is_some(),
         liveness: container.liveness_probe.as_ref().map(LivenessProbe::read),
+        has_startup_probe: container.startup_probe.is_some(),
         devices: container.resources.limits.0.clone(),
         env_from_objects: !container.env_from.is_empty() || container.env.iter().any(Env::follows_an_object),
         sub_path_of_objects: container.volume_mounts.iter().any(|mount| {
@@ -355,8 +367,27 @@ fn declare(
         container_id: reported.and_then(|reported| reported.container_id.as_deref()).and_then(bare_id),
         ready: reported.is_some_and(|reported| reported.ready),
         running: reported.is_some_and(|reported| reported.state.running.is_some()),
+        unstarted: reported.is_some_and(ContainerStatus::is_unstarted),
         restarts: reported.map_or(0, |reported| reported.restart_count),
         image_id: reported.map(|reported| reported.image_id.clone()).unwrap_or_default(),
+    }
+}
+
+impl ContainerStatus {
+    /// True for a container that is created and not started. Kubelets report it as waiting, or as terminated without a
+    /// start (`convertToAPIContainerStatuses` in pkg/kubelet). A container that waits for its next start after an exit
+    /// has the same ID in the status; its start is in `lastState`.
+    fn is_unstarted(&self) -> bool {
+        let has_started = |state: &State| {
+            let terminated = state.terminated.as_ref();
+            terminated.is_some_and(|terminated| {
+                terminated.container_id == self.container_id && terminated.started_at.is_some()
+            })
+        };
+        self.container_id.as_deref().is_some_and(|id| !id.is_empty())
+            && self.state.running.is_none()
+            && !has_started(&self.state)
+            && !has_started(&self.last_state)
     }
 }
 

@@ -96,12 +96,14 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
         has_post_start: false,
         is_probed: false,
         liveness: None,
+        has_startup_probe: false,
         devices: Vec::new(),
         env_from_objects: false,
         sub_path_of_objects: false,
         container_id: None,
         ready: false,
         running: false,
+        unstarted: false,
         restarts: 0,
         image_id: String::new(),
     };
@@ -166,6 +168,32 @@ fn only_what_is_needed_is_kept() {
         assert!(!shown.contains(word), "{word}: {shown}");
     }
     assert!(pod.annotation("kubernetes.io/config.seen").is_some());
+}
+
+#[test]
+fn a_container_that_is_created_and_not_started() {
+    let ended =
+        json!({ "terminated": { "containerID": "containerd://44", "startedAt": "2026-11-20T10:02:00Z" } });
+    let created =
+        json!({ "terminated": { "containerID": "containerd://44", "startedAt": null, "exitCode": 0 } });
+    let before =
+        json!({ "terminated": { "containerID": "containerd://33", "startedAt": "2026-11-20T10:00:00Z" } });
+    let cases = [
+        ("containerd://44", json!({ "waiting": {} }), before.clone(), true),
+        ("containerd://44", created.clone(), before.clone(), true),
+        ("containerd://44", json!({ "waiting": { "reason": "CreateContainerError" } }), created, true),
+        ("containerd://44", json!({ "running": {} }), before.clone(), false),
+        ("containerd://44", ended.clone(), before, false),
+        ("containerd://44", json!({ "waiting": { "reason": "CrashLoopBackOff" } }), ended, false),
+        ("", json!({ "waiting": { "reason": "ContainerCreating" } }), json!({}), false),
+    ];
+    for (id, state, last, unstarted) in cases {
+        let mut pod = today();
+        let status = &mut pod["status"]["containerStatuses"][1];
+        (status["containerID"], status["state"], status["lastState"]) = (json!(id), state, last);
+        let read = read(&pod).declared(true);
+        assert_eq!(read.container("app").unwrap().unstarted, unstarted, "{status:#}", status = pod["status"]);
+    }
 }
 
 #[test]

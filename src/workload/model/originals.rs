@@ -7,13 +7,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::Config;
 use serde_json::json;
 
 use crate::workload::fixtures::Draft;
 
 use super::world::World;
-use super::{Move, agent_moves, drafts};
+use super::{Move, agent_moves, check_all, drafts};
 
 /// The moves that must have occurred while surge pods existed; otherwise a run proves nothing.
 const INTERLEAVED: [&str; 4] = ["partition", "pause", "another image", "back to the first image"];
@@ -84,16 +84,11 @@ impl Seen {
     }
 }
 
-fn config() -> Config {
-    Config { failure_persistence: None, ..Config::default() }
-}
-
-/// Runs as many cases as `PROPTEST_CASES` says, 256 without it.
 #[test]
 fn every_original_pod_survives_an_update_in_place() {
-    let (mut runner, seen) = (TestRunner::new(config()), Seen::default());
+    let seen = Seen::default();
     let cases = (updates(), prop::collection::vec(moves(), 0..120));
-    let result = runner.run(&cases, |(draft, moves)| {
+    let config = check_all(&cases, |(draft, moves)| {
         let mut world = World::new(draft);
         world.come_to_rest();
         let originals = world.uids();
@@ -108,19 +103,15 @@ fn every_original_pod_survives_an_update_in_place() {
         prop_assert_eq!(world.uids(), originals, "only the original pods are left");
         Ok(())
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
-    seen.check(&INTERLEAVED, &config());
+    seen.check(&INTERLEAVED, &config);
 }
 
-/// Runs as many cases as `PROPTEST_CASES` says, 256 without it.
 #[test]
 fn scaling_in_during_an_update_in_place_costs_no_more_original_pods_than_are_too_many() {
-    let (mut runner, seen) = (TestRunner::new(config()), Seen::default());
+    let seen = Seen::default();
     let cases =
         (prop_oneof![1 => updates(), 3 => surging()], prop::collection::vec(moves_and_scaling(), 0..120));
-    let result = runner.run(&cases, |(draft, moves)| {
+    let config = check_all(&cases, |(draft, moves)| {
         let mut world = World::new(draft);
         world.come_to_rest();
         let originals = world.uids();
@@ -142,9 +133,6 @@ fn scaling_in_during_an_update_in_place_costs_no_more_original_pods_than_are_too
         world.check_rest();
         Ok(())
     });
-    if let Err(error) = result {
-        panic!("{error}");
-    }
-    seen.check(&INTERLEAVED, &config());
-    seen.check(&SCALED, &config());
+    seen.check(&INTERLEAVED, &config);
+    seen.check(&SCALED, &config);
 }

@@ -9,6 +9,7 @@ mod back_off;
 pub(crate) mod hold;
 mod kubelet;
 mod monitor;
+mod probe;
 mod runtime;
 mod slow_start;
 mod tested_pod;

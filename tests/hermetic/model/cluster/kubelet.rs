@@ -5,7 +5,7 @@
 //! observation of the runtime at intervals; a sync when the runtime or the spec has changed; kill, then create, then
 //! start; a back-off per image.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use inplace::operation::snapshot::{RestartPolicy, State};
 use jiff::{SignedDuration, Timestamp};
@@ -33,6 +33,10 @@ pub(super) struct Kubelet {
     generation: u32,
     /// The status that it will report. It is built when a sync begins.
     status: Vec<Reported>,
+    /// The instances whose last probe counts as failed.
+    failed_probes: BTreeSet<String>,
+    /// The instances that it ended because of that.
+    pub(super) ended_by_probe: BTreeSet<String>,
     /// By container and image: the back-off, and when it began.
     pub(super) back_off: BTreeMap<(String, String), (i64, Timestamp)>,
 }
@@ -63,6 +67,8 @@ impl Kubelet {
             failed: false,
             generation: 0,
             status: Vec::new(),
+            failed_probes: BTreeSet::new(),
+            ended_by_probe: BTreeSet::new(),
             back_off: BTreeMap::new(),
         }
     }
@@ -148,7 +154,27 @@ impl World {
                     self.kubelet_tells(false);
                 }
             }
+            Event::Probe => {
+                let period = self.scenario.startup_probe.unwrap_or(1000);
+                self.at(period, Event::Probe);
+                if !self.kubelet_away() {
+                    self.probe();
+                }
+            }
             _ => {}
+        }
+    }
+
+    /// Probes every container. The kubelet's own status decides whether a container runs: one that is reported as not
+    /// running counts as failed without being probed.
+    fn probe(&mut self) {
+        for reported in self.kubelet.status.clone() {
+            let Some(id) = reported.id else { continue };
+            if reported.running {
+                self.kubelet.failed_probes.remove(&id);
+            } else if self.kubelet.failed_probes.insert(id.clone()) {
+                self.say(|| format!("a probe of {id} counts as failed"));
+            }
         }
     }
 
@@ -183,6 +209,7 @@ impl World {
         }
         let spec = self.api_at(self.kubelet.seen_at).clone();
         self.make_status();
+        self.kubelet_tells(false);
         let mut acts = VecDeque::new();
         let mut starts = VecDeque::new();
         let mut keeps = false;
@@ -210,7 +237,11 @@ impl World {
                         continue;
                     }
                     keeps = true;
-                    if newest.spec_hash != self.hash(&name, image) {
+                    let failed = self.kubelet.failed_probes.contains(&newest.id);
+                    if failed {
+                        self.kubelet.ended_by_probe.insert(newest.id.clone());
+                    }
+                    if failed || newest.spec_hash != self.hash(&name, image) {
                         acts.push_back(Act::Kill(newest.id.clone()));
                         starts.push_back(start);
                     }
@@ -330,6 +361,7 @@ impl World {
         Reported {
             id: Some(newest.id.clone()),
             running,
+            unstarted: newest.state == State::Created,
             ready: running && self.is_ready(newest),
             restarts: newest.attempt,
             image_id: newest.image_id.clone(),

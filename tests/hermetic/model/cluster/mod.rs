@@ -12,7 +12,7 @@ use inplace::operation::preflight::{Hashes, Hooks, Refusal, Runtime, Situation, 
 use inplace::operation::report;
 use inplace::operation::snapshot::{RestartPolicy, Snapshot, State};
 use inplace::operation::spec_hash;
-use inplace::operation::state::Operation;
+use inplace::operation::state::{self, Operation};
 
 use proptest::strategy::Strategy;
 
@@ -59,7 +59,9 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<String, String> {
         world.check_aftermath(&agent.operation, &outcome);
         if world.broken.is_none() {
             let helped = if world.helped { " with help" } else { "" };
-            return Ok(format!("{engine} {} {}{helped}", outcome.phase(), outcome.reason()));
+            let is_probed = |target: &state::Target| target.replacement().ended_by_probe > 0;
+            let probed = if agent.operation.targets.iter().any(is_probed) { " after a probe" } else { "" };
+            return Ok(format!("{engine} {} {}{helped}{probed}", outcome.phase(), outcome.reason()));
         }
     }
     let tail = world.log.len().saturating_sub(80);
@@ -242,6 +244,40 @@ fn whatever_the_kubelet_and_its_api_server_do_the_rules_hold() {
     ] {
         assert!(tally.get(kind).is_some_and(|count| *count >= 10), "{kind} is rare: {tally:#?}");
     }
+}
+
+/// Every start is slow enough for the kubelet to observe the container before it, and nothing else goes wrong.
+#[test]
+fn an_instance_that_its_kubelet_probed_before_the_start_is_replaced() {
+    let worlds = scenario().prop_map(|scenario| Scenario {
+        swaps: vec![false],
+        engine: RequestedEngine::Recreate,
+        policy: RestartPolicy::Always,
+        cloneable: true,
+        faults: 0,
+        api_faults: 0,
+        kills: 0,
+        old_image: Image::Good,
+        ready_after: 0,
+        lag: scenario.lag % 100,
+        kubelet_lag: 0,
+        relist: 1200,
+        api_away: None,
+        kubelet_away: None,
+        dies_at: None,
+        withdrawn_at: None,
+        deleted_at: None,
+        swept_at: None,
+        pull: None,
+        startup_probe: Some(100),
+        ..scenario
+    });
+    let tally = look_among(&worlds, 1000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
+    let count =
+        |part: &str| tally.iter().filter(|(kind, _)| kind.contains(part)).map(|(_, n)| n).sum::<u32>();
+    // The kubelet's report may be replaced by the next one before the agent receives it.
+    let (replaced, failed) = (count("Succeeded  after a probe"), count("Exited"));
+    assert!(replaced >= 20 && failed * 20 <= replaced, "{tally:#?}");
 }
 
 fn finds(sabotage: Sabotage, what: &str) {

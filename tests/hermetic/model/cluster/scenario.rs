@@ -64,6 +64,8 @@ pub(super) struct Scenario {
     pub(super) swept_at: Option<i64>,
     /// How long the kubelet may query the registry before each start (imagePullPolicy Always).
     pub(super) pull: Option<i64>,
+    /// The period of the startup probe in milliseconds.
+    pub(super) startup_probe: Option<i64>,
     pub(super) seed: u64,
 }
 
@@ -154,6 +156,8 @@ pub(super) fn scenario() -> impl Strategy<Value = Scenario> {
             let (old_image, new_image, ready_after, last_exit, back_off, down, lag, kubelet_lag, relist) =
                 images;
             let (api_away, kubelet_away, dies_at, withdrawn_at, deleted_at, swept_at, pull, seed) = events;
+            // Not drawn, so that the other parameters of a seed stay what they were.
+            let startup_probe = seed.is_multiple_of(4).then(|| 100 + i64::from(seed.to_le_bytes()[4]) * 8);
             Scenario {
                 swaps,
                 engine,
@@ -188,6 +192,7 @@ pub(super) fn scenario() -> impl Strategy<Value = Scenario> {
                 deleted_at,
                 swept_at,
                 pull,
+                startup_probe,
                 seed,
             }
         })

@@ -38,6 +38,7 @@ pub(super) enum Event {
     Creates { generation: u32 },
     Starts { id: String, generation: u32 },
     Tells,
+    Probe,
     KubeletGoes,
     KubeletComes,
     Late(Effect),
@@ -61,6 +62,7 @@ pub(super) struct Api {
 pub(super) struct Reported {
     pub(super) id: Option<String>,
     pub(super) running: bool,
+    pub(super) unstarted: bool,
     pub(super) ready: bool,
     pub(super) restarts: u32,
     pub(super) image_id: String,
@@ -181,6 +183,9 @@ impl World {
         let scenario = self.scenario.clone();
         self.at(1, Event::Relist);
         self.at(1, Event::Tells);
+        if let Some(period) = scenario.startup_probe {
+            self.at(period, Event::Probe);
+        }
         let planned = [
             (scenario.dies_at, Event::Exit("id-2".into())),
             (scenario.deleted_at, Event::Deleted),
@@ -426,12 +431,14 @@ impl World {
                     has_post_start: false,
                     is_probed: true,
                     liveness: None,
+                    has_startup_probe: self.scenario.startup_probe.is_some(),
                     devices: Vec::new(),
                     env_from_objects: false,
                     sub_path_of_objects: false,
                     container_id: reported.id.clone(),
                     ready: reported.ready || self.sabotage.everything_is_ready,
                     running: reported.running,
+                    unstarted: reported.unstarted,
                     restarts: reported.restarts,
                     image_id: reported.image_id.clone(),
                 }

@@ -1,0 +1,53 @@
+//! A kubelet that observes the new container between its creation and its start, while a liveness probe is due. It
+//! counts the probe as failed and ends the container after the start. The agent replaces the container once more.
+
+use inplace::api::status::Phase;
+
+use crate::{
+    asked::adopted,
+    crash::CrashFixture,
+    pod::{Pod, container},
+};
+
+/// Its probe is due every second and never fails.
+const PROBED: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- name: app
+  image: lab/app:v1
+  livenessProbe: {exec: {command: ['true']}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 3}
+";
+
+#[test]
+fn an_instance_that_was_probed_before_its_start_is_replaced() {
+    let crash_fixture = CrashFixture::open();
+    let _agent = crash_fixture.agent();
+    let pod = Pod::run(&crash_fixture.cluster, "probed", PROBED);
+    let mut replaced = false;
+    // In some attempts no probe is due until the kubelet observes the runtime again.
+    for times in 1..=5 {
+        let before = adopted(&pod, "app", "lab/app:v1");
+        crash_fixture.holds.set(&pod.uid, "before effect Start");
+        let id = pod.request(&format!("restart app #{times}"));
+        pod.wait("its kubelet to report the new container as not started", |object| {
+            container(object, "app").is_some_and(|app| {
+                let is_new = app.container_id.as_ref().is_some_and(|id| !id.ends_with(&before.id));
+                is_new && app.state.as_ref().is_some_and(|state| state.running.is_none())
+            })
+        });
+        crash_fixture.holds.release();
+        let status = pod.answer(&id);
+        assert_eq!(status.phase, Phase::Succeeded, "{status:#?}, {:#?}", pod.events());
+        let after = adopted(&pod, "app", "lab/app:v1");
+        assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, after.id);
+        if status.message.contains("a probe of it was due before its start") {
+            assert_eq!(after.attempt, before.attempt + 2, "{status:#?}");
+            replaced = true;
+            break;
+        }
+        assert_eq!(after.attempt, before.attempt + 1, "{status:#?}, {:#?}", pod.events());
+    }
+    assert!(replaced, "no probe was due before a start: {:#?}", pod.events());
+    drop(pod);
+    crash_fixture.close();
+}
