@@ -41,7 +41,7 @@ enum Role {
     Pod(inplace::cli::pod::PodCommand),
     Node(inplace::cli::node::NodeCommand),
     Hook(inplace::cli::hook::HookCommand),
-    Rollout(inplace::cli::rollout::RolloutCommand),
+    Rollout(inplace::cli::workload_rollout::RolloutCommand),
     Agent(agent::Args),
     Controller(controller::Args),
     Crds(inplace::cli::crds::CrdsCommand),

@@ -28,6 +28,7 @@ use crate::node::{self, Node, sweep};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::preflight::Refusal;
 use crate::operation::report;
+use crate::process::backoff::Backoff;
 use crate::process::clock;
 use crate::process::log::chain;
 
@@ -35,11 +36,10 @@ use crate::process::log::chain;
 const SWEEP: Duration = Duration::from_secs(60);
 /// The pause before something that could not start is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The first pause before resuming an open operation is tried again after a journal error. It doubles up to
-/// [`AGAIN`].
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause before unreadable journal files are read again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The pauses before resuming an open operation is tried again after a journal error.
+const RESUME: Backoff = Backoff::new(Duration::from_millis(20), AGAIN);
+/// The pauses before unreadable journal files are read again.
+const REREAD: Backoff = Backoff::new(AGAIN, Duration::from_secs(60));
 
 /// Starts, withdraws and retries the operations of one node.
 pub(super) struct Dispatcher<B> {
@@ -131,7 +131,7 @@ impl<B: StatusSink> Dispatcher<B> {
 
     /// Runs until the process has to stop, and then until every operation in progress has reached a safe point.
     pub(super) async fn run(mut self, mut requests: impl RequestSource) {
-        let (mut pause, mut unread) = (AGAIN, None);
+        let (mut backoff, mut unread) = (REREAD, None);
         self.list();
         let mut sweeps = interval(SWEEP);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -156,8 +156,7 @@ impl<B: StatusSink> Dispatcher<B> {
                 Some(ended) = self.tasks.join_next() => self.ended(ended),
                 Some(listed) = self.listing.join_next() => {
                     if self.listed(listed, &requests) {
-                        unread = Some(Instant::now() + pause);
-                        pause = (pause * 2).min(LONGEST_PAUSE);
+                        unread = Some(Instant::now() + backoff.pause());
                     }
                 }
                 _ = sweeps.tick(), if self.sweeping.is_empty() => self.sweep(),
@@ -238,7 +237,7 @@ impl<B: StatusSink> Dispatcher<B> {
         // There is no begin event: the process that died has written it.
         self.begin(key, id.to_owned(), asked, None, node, move |node, control, observer| async move {
             let node = Node { answered: sink.last_status_soon(&of).await, ..node };
-            let mut pause = FIRST_PAUSE;
+            let mut backoff = RESUME;
             loop {
                 match node.resume(&pod, control.clone(), &observer).await {
                     Err(node::Error::Interrupted) => return Ended::Paused,
@@ -251,10 +250,9 @@ impl<B: StatusSink> Dispatcher<B> {
                     }
                     Ok(_) => return Ended::Answered,
                 }
-                if control.shutdown.run_until_cancelled(sleep(pause)).await.is_none() {
+                if control.shutdown.run_until_cancelled(sleep(backoff.pause())).await.is_none() {
                     return Ended::Paused;
                 }
-                pause = (pause * 2).min(AGAIN);
             }
         });
     }
@@ -549,7 +547,9 @@ async fn carry_out(
 /// fails, or a pod that is known to be bound to this node has not started yet.
 fn may_pass(error: &node::Error, key: &Key) -> bool {
     match error {
-        node::Error::Runtime(_, class) | node::Error::Hook(_, class) => class.is_away(),
+        node::Error::Runtime(error) => error.class.is_away(),
+        node::Error::Effect(error) => error.class.is_away(),
+        node::Error::Hook(error) => error.class().is_away(),
         node::Error::Journal(error) => error.may_pass(),
         node::Error::Refused(Refusal::PodNotFound(_) | Refusal::SandboxNotReady(_)) => key.uid.is_some(),
         _ => false,

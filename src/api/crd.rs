@@ -41,15 +41,6 @@ fn fit(schema: &mut Value) {
                 map.insert("format".to_owned(), "int32".into());
             }
             map.values_mut().for_each(fit);
-            // The default is in the schema, so that people see it in the object.
-            for (field, default) in [("policy", Value::from("Parallel")), ("terminate", false.into())] {
-                if let Some(Value::Object(field)) = map.get_mut(field)
-                    && field.contains_key("type")
-                    && !field.contains_key("default")
-                {
-                    field.insert("default".to_owned(), default);
-                }
-            }
         }
         Value::Array(list) => list.iter_mut().for_each(fit),
         // A bound is spelled as people spell it: `minimum: 0`.

@@ -38,9 +38,11 @@ pub struct HookRunSpec {
     pub args: Vec<Argument>,
     /// True to stop measuring. This does not approve the run: see the annotation `inplace.dev/approve`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("default" = false))]
     pub terminate: bool,
     /// The order of the metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "Parallel"))]
     pub policy: Option<Policy>,
 }
 

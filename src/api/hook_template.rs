@@ -32,6 +32,7 @@ pub struct HookTemplateSpec {
     pub args: Vec<Argument>,
     /// Whether the metrics are measured at the same time or one after the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = "Parallel"))]
     pub policy: Option<Policy>,
 }
 

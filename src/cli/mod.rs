@@ -1,14 +1,22 @@
 //! The role of the command line tool: the commands, their output and their exit codes.
 //! Changes nothing itself: the engine in `node` does, or an agent or the controller through the API server.
+//!
+//! | folder | commands |
+//! |---|---|
+//! | `pod` | `restart`, `swap`, `plan`, `status`, `history` and `cancel` for pods |
+//! | `in_place_rollout` | for an `InPlaceRollout`: `restart` and `swap` of a workload, `cancel` and `rollout` of `ipr/NAME` |
+//! | `workload_rollout` | `rollout` for a `GameDeployment` or a `GameStatefulSet` |
+//! | `hook` | `hook`: tries and explains hooks |
+//! | `node` | `node`: on a node, without an API server |
 
 mod cluster;
 pub mod crds;
 pub mod exit;
 pub mod hook;
-mod in_place;
+mod in_place_rollout;
 mod named_value;
 pub mod node;
 mod output;
 pub mod pod;
-pub mod rollout;
 mod span;
+pub mod workload_rollout;

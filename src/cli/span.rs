@@ -3,6 +3,8 @@
 
 use std::str::FromStr;
 
+use jiff::SignedDuration;
+
 /// A number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Seconds(pub(super) u32);
@@ -16,25 +18,12 @@ impl FromStr for Seconds {
         if let Ok(seconds) = text.parse() {
             return Ok(Self(seconds));
         }
-        let (mut total, mut rest, mut above) = (0_u32, text, u32::MAX);
-        while !rest.is_empty() {
-            let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or(WRONG)?;
-            let (number, tail) = rest.split_at(digits);
-            let unit = match tail.chars().next() {
-                Some('h') => 3_600,
-                Some('m') => 60,
-                Some('s') => 1,
-                _ => return Err(WRONG),
-            };
-            // Larger units come first, each once: `30s2m` is probably a typing error.
-            if number.is_empty() || unit >= above {
-                return Err(WRONG);
-            }
-            let number: u32 = number.parse().map_err(|_| TOO_LONG)?;
-            total = number.checked_mul(unit).and_then(|part| total.checked_add(part)).ok_or(TOO_LONG)?;
-            (rest, above) = (&tail[1..], unit);
+        // The parser also reads `2m ago`, `1 hour` and parts of a second. Larger units come first, each once.
+        let span: SignedDuration = text.parse().map_err(|_| WRONG)?;
+        if span.is_negative() || span.subsec_nanos() != 0 || text.contains(char::is_whitespace) {
+            return Err(WRONG);
         }
-        if text.is_empty() { Err(WRONG) } else { Ok(Self(total)) }
+        u32::try_from(span.as_secs()).map(Self).map_err(|_| TOO_LONG)
     }
 }
 

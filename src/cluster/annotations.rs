@@ -4,14 +4,16 @@
 
 use std::collections::BTreeMap;
 
+use json_patch::PatchOperation;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
 use kube::core::Request;
 use kube::core::params::GetParams;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cluster::error::Error;
+use crate::cluster::patch::{self, ANNOTATIONS, UID, VERSION};
 use crate::cluster::pod::{MIRROR, Pod};
 use crate::cluster::server::{Change, Server};
 use crate::failure::Class;
@@ -59,7 +61,7 @@ impl Server {
             if change.is_empty() {
                 return Ok(());
             }
-            match self.change(&doing, namespace, name, &Change::Json(change.into())).await {
+            match self.change(&doing, namespace, name, &Change::Json(change)).await {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_test_failed() && looks < LOOKS => {}
                 Err(error) => return Err(error),
@@ -88,7 +90,7 @@ fn is(meta: &ObjectMeta, uid: &str) -> bool {
 
 /// The JSON patch operations that set the missing annotations of `wanted`. They apply only to the pod that was
 /// `seen`.
-fn set(seen: &ObjectMeta, wanted: &[(&str, &str)]) -> Vec<Value> {
+fn set(seen: &ObjectMeta, wanted: &[(&str, &str)]) -> Vec<PatchOperation> {
     let has = |key: &str, value: &str| {
         seen.annotations.as_ref().and_then(|annotations| annotations.get(key)).is_some_and(|is| is == value)
     };
@@ -96,25 +98,23 @@ fn set(seen: &ObjectMeta, wanted: &[(&str, &str)]) -> Vec<Value> {
     if lacking.is_empty() {
         return Vec::new();
     }
-    let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": seen.uid })];
+    let mut operations = vec![patch::test(UID, seen.uid.clone())];
     if seen.annotations.is_some() {
-        operations.extend(lacking.into_iter().map(|(key, value)| {
-            let key = key.replace('~', "~0").replace('/', "~1");
-            json!({ "op": "add", "path": format!("/metadata/annotations/{key}"), "value": value })
-        }));
+        operations.extend(lacking.into_iter().map(|(key, value)| patch::add(patch::annotation(key), *value)));
     } else {
         // Adding the whole map would remove annotations that were written in the meantime, so it is tied to the
         // version that was seen.
-        let all: BTreeMap<_, _> = lacking.into_iter().copied().collect();
-        let version = &seen.resource_version;
-        operations.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
-        operations.push(json!({ "op": "add", "path": "/metadata/annotations", "value": all }));
+        let all: Value = lacking.into_iter().copied().collect();
+        operations.push(patch::test(VERSION, seen.resource_version.clone()));
+        operations.push(patch::add(ANNOTATIONS, all));
     }
     operations
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn meta(annotations: Option<&[(&str, &str)]>) -> ObjectMeta {
@@ -131,7 +131,7 @@ mod tests {
     fn keys_are_escaped_and_values_are_json() {
         let change = set(&meta(Some(&[("a", "1")])), &[("example.dev/a~b", "\"quoted\", \\ and }")]);
         assert_eq!(
-            Value::from(change),
+            serde_json::to_value(change).unwrap(),
             json!([
                 { "op": "test", "path": "/metadata/uid", "value": "u1" },
                 { "op": "add", "path": "/metadata/annotations/example.dev~1a~0b", "value": "\"quoted\", \\ and }" },
@@ -143,7 +143,7 @@ mod tests {
     fn without_annotations_the_object_comes_first_and_only_to_that_version() {
         let change = set(&meta(None), &[("a/b", "1"), ("c", "2")]);
         assert_eq!(
-            Value::from(change),
+            serde_json::to_value(change).unwrap(),
             json!([
                 { "op": "test", "path": "/metadata/uid", "value": "u1" },
                 { "op": "test", "path": "/metadata/resourceVersion", "value": "7" },

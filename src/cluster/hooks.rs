@@ -20,12 +20,15 @@ use crate::api::hook_run::{HookRun, HookRunStatus};
 use crate::api::hook_template::HookTemplate;
 use crate::cluster::error::Error;
 use crate::cluster::event::{self, ObjectEvent};
-use crate::cluster::patch::{as_us, json_patch};
+use crate::cluster::patch::{self, ANNOTATIONS, UID, VERSION, as_us, json_patch};
 use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::failure::Class;
 
 pub use run::{Run, Subject, Summary, Unreadable};
+
+/// The path of the runner annotation.
+const RUNNER: [&str; 3] = patch::annotation(annotation::RUNNER);
 
 /// The page size for lists of runs: each run may be as large as the API server allows, before its large fields are
 /// dropped.
@@ -131,11 +134,7 @@ impl Server {
         status: &HookRunStatus,
     ) -> Result<(), Error> {
         let doing = format!("writing the status of HookRun {namespace}/{name}");
-        let operations = json!([
-            { "op": "test", "path": "/metadata/uid", "value": uid },
-            { "op": "add", "path": "/status", "value": status },
-        ]);
-        let patch = json_patch(&doing, operations)?;
+        let patch = json_patch(vec![patch::test(UID, uid), patch::add(["status"], json!(status))]);
         let request = runs(namespace).patch_subresource("status", name, &as_us(), &patch);
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
@@ -152,12 +151,11 @@ impl Server {
     ) -> Result<Run, Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let doing = format!("writing the status of HookRun {namespace}/{name}");
-        let operations = json!([
-            { "op": "test", "path": "/metadata/uid", "value": run.uid() },
-            { "op": "test", "path": runner_pointer(), "value": runner },
-            { "op": "add", "path": "/status", "value": status },
+        let patch = json_patch(vec![
+            patch::test(UID, run.uid()),
+            patch::test(RUNNER, runner),
+            patch::add(["status"], json!(status)),
         ]);
-        let patch = json_patch(&doing, operations)?;
         self.ask(&doing, runs(&namespace).patch_subresource("status", &name, &as_us(), &patch)).await
     }
 
@@ -170,30 +168,27 @@ impl Server {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let to = runner.unwrap_or("nobody");
         let doing = format!("handing HookRun {namespace}/{name} to {to}");
-        let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": run.uid() })];
+        let mut operations = vec![patch::test(UID, run.uid())];
         match (run.runner(), runner) {
             (Some(from), to) => {
-                operations.push(json!({ "op": "test", "path": runner_pointer(), "value": from }));
+                operations.push(patch::test(RUNNER, from));
                 operations.push(match to {
-                    Some(to) => json!({ "op": "replace", "path": runner_pointer(), "value": to }),
-                    None => json!({ "op": "remove", "path": runner_pointer() }),
+                    Some(to) => patch::replace(RUNNER, to),
+                    None => patch::remove(RUNNER),
                 });
             }
             (None, Some(to)) => {
                 // An absent annotation cannot be tested, so the write is tied to the version that was seen.
-                let version = run.resource_version();
-                operations
-                    .push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
+                operations.push(patch::test(VERSION, run.resource_version()));
                 operations.push(if run.has_annotations() {
-                    json!({ "op": "add", "path": runner_pointer(), "value": to })
+                    patch::add(RUNNER, to)
                 } else {
-                    let annotations = json!({ annotation::RUNNER: to });
-                    json!({ "op": "add", "path": "/metadata/annotations", "value": annotations })
+                    patch::add(ANNOTATIONS, json!({ annotation::RUNNER: to }))
                 });
             }
             (None, None) => {}
         }
-        let patch = json_patch(&doing, operations.into())?;
+        let patch = json_patch(operations);
         self.ask(&doing, runs(&namespace).patch(&name, &as_us(), &patch)).await
     }
 
@@ -262,8 +257,4 @@ fn key(namespace: &str, name: &str) -> String {
 
 fn runs(namespace: &str) -> Request {
     Request::new(HookRun::url_path(&(), Some(namespace)))
-}
-
-fn runner_pointer() -> String {
-    format!("/metadata/annotations/{}", annotation::RUNNER.replace('/', "~1"))
 }

@@ -1,7 +1,8 @@
 //! Random pauses, so that many clients of one server do not reconnect at the same moment.
 
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::time::Duration;
+
+use crate::process::random;
 
 /// Between half of `whole` and `whole`.
 pub(super) fn half_at_least(whole: Duration) -> Duration {
@@ -15,8 +16,8 @@ pub(super) fn up_to_half_more(whole: Duration) -> Duration {
 
 /// Between zero and `whole`.
 fn part(whole: Duration) -> Duration {
-    // The seeds of the standard hash maps are the only source of randomness that is always available.
-    let jitter = std::hash::RandomState::new().build_hasher().finish();
+    // Without a random number, the pause is only not spread.
+    let jitter = random::number().unwrap_or_default();
     let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
     Duration::from_millis(jitter % millis)
 }

@@ -1,6 +1,9 @@
-//! A pod from the API server, reduced to the needed fields while it is parsed.
+//! A pod from the API server, reduced to the needed fields while it is parsed, for the agent.
 //!
-//! All other fields, in particular the environment, are skipped by the parser and never held by this type.
+//! All other fields, in particular the environment, are skipped by the parser and never held by this type. That is
+//! not so in the controller: it decodes each pod of its watches as a whole, the environment included, reads
+//! `podtask::pod` or `rollout::pod` from it, and drops it (`trim`). Only what these two hold is cached, and they
+//! hold no environment.
 
 mod raw;
 #[cfg(test)]
@@ -50,9 +53,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The position as a JSON pointer.
-    pub(super) fn pointer(self) -> String {
-        format!("/spec/{}/{}", if self.init { "initContainers" } else { "containers" }, self.index)
+    /// The list of the spec that has the container.
+    pub(super) fn list(self) -> &'static str {
+        if self.init { "initContainers" } else { "containers" }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{AsyncBufReadExt as _, Stream, StreamExt as _};
+use json_patch::PatchOperation;
 use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::Resource;
 use kube::core::params::{GetParams, ListParams, Patch, PostParams, VersionMatch, WatchParams};
@@ -49,7 +50,7 @@ impl std::fmt::Debug for Server {
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The operations of a JSON patch (RFC 6902). If a `test` fails, nothing is changed.
-    Json(Value),
+    Json(Vec<PatchOperation>),
     /// A strategic merge patch of the status: lists are merged by their keys.
     Status(Value),
 }
@@ -146,7 +147,7 @@ impl Server {
     ) -> Result<Pod, Error> {
         let pods = pods(namespace);
         let request = match change {
-            Change::Json(operations) => pods.patch(name, &as_us(), &json_patch(doing, operations.clone())?),
+            Change::Json(operations) => pods.patch(name, &as_us(), &json_patch(operations.clone())),
             Change::Status(body) => pods.patch_subresource("status", name, &as_us(), &Patch::Strategic(body)),
         };
         self.ask(doing, request).await

@@ -1,5 +1,8 @@
-//! Reduces objects to the needed fields while they are parsed. Must not decide which fields are needed: each kind
+//! Reduces objects to the needed fields when they are read. Must not decide which fields are needed: each kind
 //! does (`kinds`).
+//!
+//! An object is first parsed into the source type of its kind, which may hold more than what is cached (a whole pod
+//! with its environment, a whole workload); that value is dropped before the next object is parsed.
 
 use std::borrow::Cow;
 

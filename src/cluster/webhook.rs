@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::cluster::error::{Class, Error};
-use crate::cluster::patch::{as_us, json_patch};
+use crate::cluster::patch::{self, VERSION, as_us, json_patch};
 use crate::cluster::server::{MANAGER, Server};
 
 /// A webhook configuration, by its name.
@@ -55,17 +55,18 @@ impl Server {
         let webhooks = found["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
         let changes = webhooks.iter().enumerate();
         let changes = changes.filter(|(_, webhook)| webhook["clientConfig"]["caBundle"] != wanted);
-        let path = |(at, _)| format!("/webhooks/{at}/clientConfig/caBundle");
-        let changes: Vec<_> =
-            changes.map(|change| json!({"op": "add", "path": path(change), "value": wanted})).collect();
+        let changes: Vec<_> = changes
+            .map(|(at, _)| {
+                patch::add(["webhooks", &at.to_string(), "clientConfig", "caBundle"], wanted.clone())
+            })
+            .collect();
         if changes.is_empty() {
             return Ok(false);
         }
-        let version = &found["metadata"]["resourceVersion"];
-        let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+        let version = patch::test(VERSION, found["metadata"]["resourceVersion"].clone());
         let operations: Vec<_> = std::iter::once(version).chain(changes).collect();
         let doing = format!("writing {kind}webhookconfiguration {name}");
-        let change = json_patch(&doing, operations.into())?;
+        let change = json_patch(operations);
         self.ask::<Value>(&doing, all.patch(name, &as_us(), &change)).await?;
         Ok(true)
     }

@@ -32,7 +32,7 @@ use crate::controller::admission::{Terms, WebhookArgs, Webhooks};
 use crate::hook::engine::Engine;
 use crate::hook::runner;
 use crate::hook::settings::HookArgs;
-use crate::process::{admin, shutdown};
+use crate::process::{admin, random, shutdown};
 
 /// The Lease of the leader election.
 const LEASE: &str = "inplace-controller";
@@ -139,7 +139,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         webhooks: webhooks.clone(),
     };
     // A process that restarts under the same name must be a different candidate: hence the random suffix.
-    let me = format!("{identity}_{}", uuid());
+    let suffix = random::number().map_err(io("no identity can be generated".to_owned()))?;
+    let me = format!("{identity}_{suffix:016x}");
     let election = Election::new(server, &namespace, LEASE, &me);
     let asked = webhooks.clone();
     let ready = move || std::future::ready(asked.as_ref().map_or(Ok(()), Webhooks::ready)).boxed();
@@ -171,11 +172,4 @@ pub async fn run(args: Args) -> Result<(), Error> {
     );
     tracing::info!("controller stopped");
     ended.and(answered)
-}
-
-/// Sixteen random hexadecimal digits.
-fn uuid() -> String {
-    use std::hash::{BuildHasher as _, Hasher as _};
-    // The seeds of the standard library's hash maps are a source of randomness that needs no dependency.
-    format!("{:016x}", std::hash::RandomState::new().build_hasher().finish())
 }

@@ -12,10 +12,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::podtask::write::PodRef;
+use crate::process::backoff::Backoff;
 
 /// Delay between a change and the reconciliation: changes often come in bursts.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Back-off of an object whose writes fail: the first delay, then the longest one.
+/// Back-off of an object whose writes fail.
+const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The longest delay after one of the first conflicts in a row. After more than these the cause is not another
@@ -95,7 +97,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         let heard = entry.due.take();
         let mut again = outcome.again.map(|pause| now + pause);
         if outcome.failed {
-            let pause = pause(entry.failures, LONGEST_PAUSE);
+            let pause = BACKOFF.after(entry.failures);
             entry.failures = entry.failures.saturating_add(1);
             entry.rest = Some(now + pause);
             again = entry.rest;
@@ -105,7 +107,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         if outcome.stale {
             let longest =
                 if entry.conflicts < USUAL_CONFLICTS { LONGEST_AFTER_CONFLICT } else { LONGEST_PAUSE };
-            let pause = pause(entry.conflicts, longest);
+            let pause = BACKOFF.after(entry.conflicts).min(longest);
             entry.conflicts = entry.conflicts.saturating_add(1);
             again = Some(again.map_or(now + pause, |again| again.min(now + pause)));
         } else {
@@ -143,11 +145,6 @@ impl<K: Clone + Ord + Hash> Queue<K> {
             self.line.insert((due, key.clone()));
         }
     }
-}
-
-/// The delay after `before` others in a row: each is twice as long, at most `longest`.
-fn pause(before: u32, longest: Duration) -> Duration {
-    FIRST_PAUSE.saturating_mul(1 << before.min(10)).min(longest)
 }
 
 #[cfg(test)]

@@ -2,6 +2,11 @@
 //!
 //! It reads input of an untrusted server: size, depth and the number of values are bounded, and the work is
 //! linear in the bytes. Must not interpret a number.
+//!
+//! Not a visitor of `serde_json`: that hands numbers over as `u64`, `i64` or `f64`. Their spelling is available with
+//! its feature `arbitrary_precision`, which cargo would enable for every type of this program, or with `RawValue`,
+//! which scans each value again at each level of nesting and counts the position of an error from the inner value.
+//! Strings are decoded by `serde_json`, and a property test compares the rest with it.
 
 use std::fmt;
 

@@ -1,8 +1,13 @@
 //! Selects the result in a JSON body: `{$.age}`, `{.age}` or `$.age`.
 //!
-//! The grammar is RFC 9535 as `jsonpath-rust` parses it, without functions. The evaluation is implemented here
-//! because the body comes from an untrusted server: each step is counted, and numbers keep their spelling. Must
-//! not judge the result.
+//! The grammar is RFC 9535 as `jsonpath-rust` parses it, without functions. Must not judge the result.
+//!
+//! The evaluation is implemented here and not by `jsonpath-rust`, because the body comes from an untrusted server.
+//! Its evaluator has no limit, and stores the path of each visited value as text: one `$..*` takes 300 MiB for a
+//! body of 200 KiB that nests 60 levels, and `$..*..*..*..*` visits a million values of a body of 250 bytes. Refusing
+//! `..`, unions and nested filters would refuse paths that are in use. It also takes two numbers for equal that
+//! differ by less than 2e-16, so that `@.rate == 0` holds for 1e-17, and `serde_json`'s numbers lose their spelling.
+//! Here each step is counted, and numbers keep their spelling.
 
 use jsonpath_rust::parser::model::{
     Comparable, Comparison, Filter, FilterAtom, Literal, Segment, Selector, SingularQuery,

@@ -18,28 +18,27 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
 /// Metadata services outside the link-local ranges: Alibaba, Azure's host agent, Oracle.
 const METADATA: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
 
 /// The same in IPv6: Amazon's (instance metadata, pod identity, DNS), Google's, and those of Scaleway, Akamai and
 /// Oracle.
-const METADATA_V6: [(Ipv6Addr, u8); 5] = [
-    (Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0), 32),
-    (Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254), 128),
-    (Ipv6Addr::new(0xfd00, 0x0042, 0, 0, 0, 0, 0, 0x0042), 128),
-    (Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 0x0001), 128),
-    (Ipv6Addr::new(0xfd00, 0x00c1, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
+const METADATA_V6: [Ipv6Net; 5] = [
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0), 32),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254), 128),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x0042, 0, 0, 0, 0, 0, 0x0042), 128),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 0x0001), 128),
+    Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x00c1, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
 ];
 /// The ports on which kubelet, kube-proxy, scheduler and controller manager listen, on every node.
 const COMPONENTS: RangeInclusive<u16> = 10248..=10259;
 
 /// A range of addresses, as `10.0.0.0/8`; without a length it is one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cidr {
-    address: IpAddr,
-    length: u8,
-}
+pub struct Cidr(IpNet);
 
 /// The policy for the addresses that hooks may reach.
 #[derive(Clone, Debug, Default)]
@@ -189,9 +188,7 @@ fn special(address: IpAddr) -> Option<&'static str> {
         IpAddr::V4(ip) => (ip.octets()[0] == 0 || ip.octets()[0] >= 224).then_some(NOBODY),
         IpAddr::V6(ip) if ip.is_loopback() => Some(LOOPBACK),
         IpAddr::V6(ip) if ip.is_unicast_link_local() => Some(LINK_LOCAL),
-        IpAddr::V6(_) if METADATA_V6.iter().any(|known| Cidr::of(*known).holds(address)) => {
-            Some(METADATA_WHY)
-        }
+        IpAddr::V6(ip) if METADATA_V6.iter().any(|range| range.contains(&ip)) => Some(METADATA_WHY),
         IpAddr::V6(ip) => (ip.is_unspecified() || ip.is_multicast()).then_some(NOBODY),
     }
 }
@@ -218,28 +215,20 @@ fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
 impl Cidr {
     /// Loopback, for commands of a user at their own machine.
     pub const LOOPBACK: [Self; 2] = [
-        Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), length: 8 },
-        Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), length: 128 },
+        Self(IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8))),
+        Self(IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128))),
     ];
 
-    fn of((address, length): (Ipv6Addr, u8)) -> Self {
-        Self { address: IpAddr::V6(address), length }
-    }
-
     fn holds(&self, address: IpAddr) -> bool {
-        let (ours, theirs, width) = match (self.address, address) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => (ours.to_bits().into(), theirs.to_bits().into(), 32),
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => (ours.to_bits(), theirs.to_bits(), 128),
-            _ => return false,
-        };
-        // `None` means a shift by the whole width: the range contains all addresses.
-        (ours ^ theirs).checked_shr(width - u32::from(self.length)).unwrap_or(0) == 0
+        self.0.contains(&address)
     }
 }
 
 impl FromStr for Cidr {
     type Err = &'static str;
 
+    /// A range without a length is one address, which the parser of `ipnet` refuses. The address is parsed by the
+    /// standard library, which refuses octets with leading zeros.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         const WRONG: &str = "write an address or a range like 10.0.0.0/8 or fd00::/8";
         let (address, length) = match text.split_once('/') {
@@ -247,18 +236,15 @@ impl FromStr for Cidr {
             None => (text, None),
         };
         let address: IpAddr = address.parse().map_err(|_| WRONG)?;
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        let length = length.map_or(Ok(width), str::parse).map_err(|_| WRONG)?;
-        if length > width {
-            return Err("the range is longer than the address");
-        }
-        Ok(Self { address, length })
+        let Some(length) = length else { return Ok(Self(address.into())) };
+        let length = length.parse().map_err(|_| WRONG)?;
+        IpNet::new(address, length).map(Self).map_err(|_| "the range is longer than the address")
     }
 }
 
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.length)
+        self.0.fmt(f)
     }
 }
 

@@ -28,10 +28,11 @@ use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::report;
 use crate::operation::snapshot::Snapshot;
 use crate::operation::state::{Operation, Target};
+use crate::process::backoff::Backoff;
 use crate::process::{clock, fault};
 
-/// The first pause when the runtime cannot be reached; doubled up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The pauses while the runtime cannot be reached.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), LONGEST_PAUSE);
 /// The longest pause before the next observation.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -97,7 +98,7 @@ pub(super) async fn drive(
     let mut hooks = HookSession::new(node, &operation);
     let mut journal = JournalWriter::new(node.journal.clone());
     let (mut control, mut slices, mut reread) = (control, None, Reread::default());
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = BACKOFF;
     let mut watch = clock::Watch::begin();
     let mut lost = operation.unsupervised.then(LostTime::begin);
     observer(OperationEvent::Status(&report::status(&operation)));
@@ -121,12 +122,11 @@ pub(super) async fn drive(
                     return None;
                 }
                 give_way(node, &operation);
-                rest(&mut control, &mut hooks, &mut journal, pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                rest(&mut control, &mut hooks, &mut journal, backoff.pause()).await;
                 continue;
             }
         };
-        pause = FIRST_PAUSE;
+        backoff.reset();
         let mut settled = settle(&mut operation, &snapshot, observer, false);
         if settled.is_none() {
             snapshot = reread.confirm(node, &operation.pod, snapshot).await;

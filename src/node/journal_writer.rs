@@ -9,11 +9,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::node::journal::{Entry, Journal, JournalError};
+use crate::process::backoff::Backoff;
 
-/// The first pause after a write that failed; doubled up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause between two attempts to write.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The pauses after writes that failed.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// The journal of one operation.
 #[derive(Debug)]
@@ -58,12 +57,11 @@ impl JournalWriter {
 
     /// Repeats the write of `entry`, which has just failed with `error`, until the disk accepts it. Cancel-safe.
     pub(super) async fn persist(&mut self, entry: &Entry, mut error: JournalError) {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             // A late write is still in progress, so it is not repeated.
             if !matches!(error, JournalError::Late { .. }) {
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                sleep(backoff.pause()).await;
                 self.next = Some(entry.clone());
             }
             match self.finish().await {

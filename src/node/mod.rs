@@ -85,11 +85,14 @@ pub enum Error {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The runtime failed or did not answer.
-    #[error("{0}")]
-    Runtime(String, Class),
+    #[error(transparent)]
+    Runtime(#[from] crate::cri::error::Error),
+    /// An effect of the operation failed. The journal holds such failures as text, so there is no source.
+    #[error("{}", .0.message)]
+    Effect(EffectError),
     /// The template of a hook could not be read.
-    #[error("{0}")]
-    Hook(String, Class),
+    #[error(transparent)]
+    Hook(crate::cluster::error::Error),
     /// The journal does not permit it.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -102,13 +105,7 @@ pub enum Error {
 
 impl From<EffectError> for Error {
     fn from(effect_error: EffectError) -> Self {
-        Self::Runtime(effect_error.message, effect_error.class)
-    }
-}
-
-impl From<crate::cri::error::Error> for Error {
-    fn from(error: crate::cri::error::Error) -> Self {
-        EffectError::from(error).into()
+        Self::Effect(effect_error)
     }
 }
 
@@ -117,9 +114,10 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.reason(),
-            Self::Runtime(_, class) if class.is_away() => "RuntimeAway",
-            Self::Runtime(..) => "RuntimeError",
-            Self::Hook(..) => "HookTemplateUnreadable",
+            Self::Runtime(error) if error.class.is_away() => "RuntimeAway",
+            Self::Effect(error) if error.class.is_away() => "RuntimeAway",
+            Self::Runtime(_) | Self::Effect(_) => "RuntimeError",
+            Self::Hook(_) => "HookTemplateUnreadable",
             Self::Journal(JournalError::Busy(_)) => "Busy",
             Self::Journal(_) => "JournalUnreadable",
             Self::Interrupted => "Interrupted",

@@ -1,28 +1,23 @@
 //! Which labels a selector matches, and its form as one line of text.
+//!
+//! kube's `Selector` does the matching. Its text form is not used: the controllers watch with the text before they
+//! check the spec, so that a selector with an unknown operator must have a text as well, and never an empty one,
+//! which would select all pods. kube's conversion fails for such a selector.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{Selector, SelectorExt as _};
 
 /// True when `labels` match. Unlike in Kubernetes, an empty selector matches nothing, and neither does an unknown
 /// operator: a workload must never adopt pods by mistake.
 pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let exact = selector.match_labels.iter().flatten();
-    let expressions = selector.match_expressions.iter().flatten();
-    let any = exact.clone().next().is_some() || expressions.clone().next().is_some();
-    let mut equal = exact.map(|(key, value)| labels.get(key) == Some(value));
-    let mut true_of = expressions.map(|wanted| {
-        let value = labels.get(&wanted.key);
-        let listed = |value: &String| wanted.values.iter().flatten().any(|listed| listed == value);
-        match wanted.operator.as_str() {
-            "In" => value.is_some_and(listed),
-            "NotIn" => value.is_none_or(|value| !listed(value)),
-            "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            _ => false,
-        }
-    });
-    any && equal.all(|met| met) && true_of.all(|met| met)
+    let mut selector = selector.clone();
+    for expression in selector.match_expressions.iter_mut().flatten() {
+        // kube refuses `In` and `NotIn` without values; here they are an empty list.
+        expression.values.get_or_insert_default();
+    }
+    Selector::try_from(selector).is_ok_and(|selector| !selector.selects_all() && selector.matches(labels))
 }
 
 /// The form that autoscalers and `kubectl get -l` read: `app=web,tier in (a,b)`.
@@ -70,6 +65,8 @@ mod tests {
             json!({"matchExpressions": [{"key": "app", "operator": "Like"}]}),
             json!({"app": "web"})
         ));
+        let none = |operator: &str| json!({"matchExpressions": [{"key": "app", "operator": operator}]});
+        assert!(!met(none("In"), json!({"app": "web"})) && met(none("NotIn"), json!({"app": "web"})));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Contains nothing about pods, and imports no other module of this crate.
 
 pub mod admin;
+pub mod backoff;
 pub mod cause;
 pub mod clock;
 pub mod disk;
@@ -11,4 +12,5 @@ pub mod file;
 pub mod hold;
 pub mod log;
 pub mod panics;
+pub mod random;
 pub mod shutdown;

@@ -26,13 +26,12 @@ use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::failure::Class;
 use crate::operation::effect::Verb;
+use crate::process::backoff::Backoff;
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// The pause after the first failed write. It doubles up to [`LONGEST_PAUSE`].
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause between two attempts.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The pauses after failed writes.
+pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// The number of concurrent writes.
 const MAX_WRITES: usize = 8;
 /// How long a starting process waits for the first list of pods. It does not wait longer, because a container that
@@ -228,7 +227,7 @@ impl Shared {
     /// Writes the content of the outbox of `pod` until nothing is left.
     async fn write(self: Arc<Self>, pod: PodRef, wake: Arc<Notify>) {
         self.open.cancelled().await;
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         while let Some(next) = self.next(&pod) {
             let tried = match &next {
                 Next::Status(status) => self.attempt("status", self.pods.write_status(&pod, status)).await,
@@ -244,7 +243,7 @@ impl Shared {
             };
             match tried {
                 Ok(()) => {
-                    pause = FIRST_PAUSE;
+                    backoff.reset();
                     self.done_with(&pod, &next);
                 }
                 Err(error) if self.is_gone(&pod, &error) => {
@@ -259,11 +258,10 @@ impl Shared {
                 }
                 Err(error) => {
                     // An unreachable API server is logged once, by the watch of the pods.
-                    if !error.class().is_away() && pause == FIRST_PAUSE {
+                    if !error.class().is_away() && backoff.is_first() {
                         tracing::error!(%pod, error = chain(&error), "a status cannot be written: retrying");
                     }
-                    sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    sleep(backoff.pause()).await;
                 }
             }
         }

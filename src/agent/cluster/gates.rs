@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
-use crate::agent::cluster::answers::{FIRST_PAUSE, LONGEST_PAUSE};
+use crate::agent::cluster::answers::BACKOFF;
 use crate::agent::cluster::gate::{self, GateRepair};
 use crate::agent::cluster::metrics::Writes;
 use crate::agent::request_source::Key;
@@ -22,6 +22,7 @@ use crate::cluster::pods::NodePods;
 use crate::failure::Class;
 use crate::node::journal::{Entry, Journal};
 use crate::operation::effect::GateAction;
+use crate::process::backoff::Backoff;
 use crate::process::log::chain;
 
 /// The time after the end of an operation during which its gate is not changed: the operation's own last write has
@@ -62,7 +63,7 @@ enum Ended {
 struct Wait {
     under_way: bool,
     not_before: Instant,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 impl Gates {
@@ -106,7 +107,7 @@ impl Gates {
             return;
         }
         if busy(&Key::from(&reference)) {
-            let wait = Wait { under_way: false, not_before: now + SETTLES, pause: FIRST_PAUSE };
+            let wait = Wait { under_way: false, not_before: now + SETTLES, backoff: BACKOFF };
             self.waits.insert(reference, wait);
             return;
         }
@@ -119,7 +120,7 @@ impl Gates {
         let wait = self.waits.entry(reference.clone()).or_insert(Wait {
             under_way: false,
             not_before: first,
-            pause: FIRST_PAUSE,
+            backoff: BACKOFF,
         });
         if wait.not_before > now {
             return;
@@ -163,20 +164,17 @@ impl Gates {
         };
         self.writes.count("gate", result.as_ref().err().map(Error::class));
         match result {
-            Ok(()) => {
-                *wait = Wait { under_way: false, not_before: Instant::now() + SHOWS, pause: FIRST_PAUSE }
-            }
+            Ok(()) => *wait = Wait { under_way: false, not_before: Instant::now() + SHOWS, backoff: BACKOFF },
             Err(error) => {
                 let may_pass = error.class().is_away() || error.class() == Class::Gone;
-                if !may_pass && wait.pause == FIRST_PAUSE {
+                if !may_pass && wait.backoff.is_first() {
                     tracing::error!(
                         %pod,
                         error = chain(&error),
                         "the condition of the readiness gate cannot be written: retrying"
                     );
                 }
-                wait.not_before = Instant::now() + wait.pause;
-                wait.pause = (wait.pause * 2).min(LONGEST_PAUSE);
+                wait.not_before = Instant::now() + wait.backoff.pause();
             }
         }
     }

@@ -131,6 +131,14 @@ impl Failed {
         }
     }
 
+    /// The error with its causes. The message of a failed call is complete without them.
+    fn text(&self) -> String {
+        match self {
+            Self::Node(error @ (node::Error::Runtime(_) | node::Error::Hook(_))) => error.to_string(),
+            _ => chain(self),
+        }
+    }
+
     /// The error as the contract's status object, so that a script gets this object for every kind of end.
     fn status(&self, id: &str) -> Status {
         let exit = self.exit();
@@ -147,7 +155,7 @@ impl Failed {
             (_, Exit::Refused) => "Refused",
             _ => "Failed",
         };
-        let why = chain(self);
+        let why = self.text();
         let status = report::not_begun(id, phase, reason, &why, clock::now());
         match self {
             // Not an end: the remaining work is in the journal.
@@ -163,7 +171,7 @@ impl Failed {
         if format == Format::Json {
             output::json(&self.status(id));
         }
-        message(&format!("inplace: {}", chain(self)));
+        message(&format!("inplace: {}", self.text()));
         self.exit()
     }
 }

@@ -5,8 +5,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cli::exit::Exit;
-use crate::cli::in_place::change;
-use crate::cli::in_place::names::RolloutName;
+use crate::cli::in_place_rollout::change;
+use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::output::{line, message};
 use crate::cli::pod::answer::{Notes, is_touched};
 use crate::cli::pod::names::PodName;

@@ -1,13 +1,12 @@
 //! Builds a request from the flags of `restart`, `swap` and `plan`. Pure.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
-
 use clap::{Args, ValueEnum};
 
 use crate::api::request::{Drain, HookRef, InvalidRequest, OnFailure, Request, RequestedEngine, Target};
+use crate::cli::cluster::Failed;
 use crate::cli::named_value::NamedValue;
 use crate::cli::span::Seconds;
+use crate::process::random;
 
 /// How to do it.
 #[derive(Clone, Debug, Default, Args)]
@@ -95,8 +94,8 @@ pub(super) enum InvalidFlags {
 
 impl RequestFlags {
     /// The id from `--id`, or a new one that begins with `verb`.
-    pub(super) fn id(&self, verb: &str) -> String {
-        self.id.clone().unwrap_or_else(|| fresh_id(verb))
+    pub(super) fn id(&self, verb: &str) -> Result<String, Failed> {
+        self.id.clone().map_or_else(|| fresh_id(verb), Ok)
     }
 
     /// True when `--id` was given.
@@ -161,16 +160,16 @@ impl RequestFlags {
 
 /// `restart-7k3m9qx2`: the verb and 40 random bits in Crockford's base 32, whose letters cannot be confused with
 /// each other.
-fn fresh_id(verb: &str) -> String {
+fn fresh_id(verb: &str) -> Result<String, Failed> {
     const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-    // The standard library seeds its hash maps from the system's randomness.
-    let mut bits = RandomState::new().build_hasher().finish();
+    let bits = random::number();
+    let mut bits = bits.map_err(|why| Failed::Other(format!("no id can be generated: {why}; set --id")))?;
     let mut id = format!("{verb}-");
     for _ in 0..8 {
         id.push(char::from(ALPHABET[usize::try_from(bits % 32).unwrap_or_default()]));
         bits /= 32;
     }
-    id
+    Ok(id)
 }
 
 #[cfg(test)]
@@ -231,13 +230,14 @@ mod tests {
     #[test]
     fn ids_are_readable_and_differ() {
         let ids: std::collections::BTreeSet<_> =
-            (0..100).map(|_| RequestFlags::default().id("restart")).collect();
+            (0..100).map(|_| RequestFlags::default().id("restart").unwrap()).collect();
         assert_eq!(ids.len(), 100);
         for id in ids {
             let tail = id.strip_prefix("restart-").unwrap();
             assert!(tail.len() == 8 && tail.chars().all(|c| c.is_ascii_alphanumeric()), "{id}");
             Request::new(id, vec![Target { name: "app".into(), image: None }]).check().unwrap();
         }
-        assert_eq!(RequestFlags { id: Some("mine".into()), ..RequestFlags::default() }.id("restart"), "mine");
+        let given = RequestFlags { id: Some("mine".into()), ..RequestFlags::default() };
+        assert_eq!(given.id("restart").unwrap(), "mine");
     }
 }

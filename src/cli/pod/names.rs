@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::api::image::ImageRef;
 use crate::api::request::Target;
 use crate::api::workload_kind::Kind;
-use crate::cli::in_place::names::{WorkloadName, is_name};
+use crate::cli::in_place_rollout::names::{WorkloadName, is_name};
 
 /// The name of a pod. `Display` is `pod/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use crate::api::request::{Request, Target};
 use crate::api::status::Status;
 use crate::cli::exit::Exit;
-use crate::cli::in_place::flags::RolloutFlags;
-use crate::cli::in_place::make::{self, Order, Wait};
-use crate::cli::in_place::names::WorkloadName;
+use crate::cli::in_place_rollout::flags::RolloutFlags;
+use crate::cli::in_place_rollout::make::{self, Order, Wait};
+use crate::cli::in_place_rollout::names::WorkloadName;
 use crate::cli::output::{Form, line, message};
 use crate::cli::pod::answer::{Answer, Notes};
 use crate::cli::pod::flags::RequestFlags;
@@ -196,7 +196,7 @@ async fn operate(
     let Common { flags, wait: patience, dry_run, output, rollout: _, cluster } = common;
     let output = output.and_then(Form::data);
     let server = Server::connect(&cluster).await?;
-    let id = flags.id(verb);
+    let id = flags.id(verb)?;
     // All pods are read and checked before the first write, so that a wrong name changes nothing.
     let mut jobs = Vec::with_capacity(pods.len());
     for name in pods {

@@ -52,7 +52,7 @@ pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
         let pod = server.pod(&name).await?;
         let targets = targets(&name, &pod, &container, &images)?;
         let request =
-            flags.request(flags.id("plan"), targets).map_err(|bad| Failed::Refused(bad.to_string()))?;
+            flags.request(flags.id("plan")?, targets).map_err(|bad| Failed::Refused(bad.to_string()))?;
         write::check(&name, &pod, &request)?;
         asked.push((name, pod, request));
     }

@@ -2,12 +2,13 @@
 //! Decides nothing; errors name the object.
 
 use futures_util::Stream;
+use json_patch::PatchOperation;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, PatchParams};
 use kube::core::{ObjectMeta, PartialObjectMeta};
+use kube::runtime::watcher::watch_object;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
-use serde_json::Value;
 
 use crate::api::hook_template::HookTemplate;
 use crate::cli::cluster::{bounded, listed};
@@ -15,6 +16,7 @@ use crate::cli::pod::names::PodName;
 use crate::cli::pod::{ClusterArgs, Failed};
 use crate::cluster;
 use crate::cluster::error::Error;
+use crate::cluster::patch::json_patch;
 use crate::failure::Class;
 
 /// A pod without spec and status.
@@ -78,10 +80,13 @@ impl Server {
     }
 
     /// Applies a JSON patch to the pod. `Ok(false)`: one of its tests failed, and nothing was changed.
-    pub(super) async fn patch(&self, name: &PodName, patch: Value) -> Result<bool, Failed> {
+    pub(super) async fn patch(
+        &self,
+        name: &PodName,
+        operations: Vec<PatchOperation>,
+    ) -> Result<bool, Failed> {
         let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
-        let patch = serde_json::from_value(patch).map(Patch::Json::<()>);
-        let patch = patch.map_err(|error| Failed::Other(format!("the patch is not valid: {error}")))?;
+        let patch = json_patch(operations);
         let pods = self.metas();
         match bounded(&self.doing("annotating", name), pods.patch(&name.0, &params, &patch)).await {
             Ok(_) => Ok(true),
@@ -99,6 +104,15 @@ impl Server {
         };
         let found = listed("listing pods", &self.scoped(scope), params).await?;
         Ok(found.into_iter().map(|pod| pod.metadata).collect())
+    }
+
+    /// Watches the metadata of the pod; `None` if it does not exist. The stream continues after errors, with a
+    /// back-off.
+    pub(super) fn watch_pod(
+        &self,
+        name: &PodName,
+    ) -> impl Stream<Item = watcher::Result<Option<Meta>>> + Send + use<> {
+        watch_object(self.metas(), &name.0).default_backoff()
     }
 
     /// Watches the metadata of the pods in `scope`. The stream continues after errors, with a back-off.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::runtime::watcher::Event;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::api::status::Status;
@@ -14,7 +13,7 @@ use crate::cli::exit::Exit;
 use crate::cli::pod::answer::{Answer, Notes, progress};
 use crate::cli::pod::live::Line;
 use crate::cli::pod::names::PodName;
-use crate::cli::pod::server::{Scope, Server};
+use crate::cli::pod::server::Server;
 
 /// A running agent reports within this time; after it a hint is printed.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -85,11 +84,9 @@ impl std::fmt::Display for End {
 pub(super) async fn wait(server: &Server, awaited: &Awaited, mut line: Line) -> End {
     let begun = Instant::now();
     let until = begun + awaited.patience;
-    let scope = Scope { name: Some(awaited.name.0.clone()), ..Scope::default() };
-    let mut changes = pin!(server.watch(&scope));
+    let mut changes = pin!(server.watch_pod(&awaited.name));
     let mut last = None;
     let mut hint_at = Some(begun + ANSWER);
-    let mut listed = false;
     line.show("waiting for the agent");
     loop {
         let event = tokio::select! {
@@ -111,20 +108,9 @@ pub(super) async fn wait(server: &Server, awaited: &Awaited, mut line: Line) -> 
                 line.show(&format!("the watch of the pod failed, retrying: {error}"));
                 continue;
             }
-            Ok(Some(Ok(Event::Apply(pod) | Event::InitApply(pod)))) => pod.metadata,
-            Ok(Some(Ok(Event::Delete(pod)))) if is_it(&pod.metadata, awaited) => return End::Gone,
-            Ok(Some(Ok(Event::Init))) => {
-                listed = false;
-                continue;
-            }
-            // The complete list does not contain the pod.
-            Ok(Some(Ok(Event::InitDone))) if !listed => return End::Gone,
-            Ok(Some(Ok(Event::InitDone | Event::Delete(_)))) => continue,
+            Ok(Some(Ok(Some(pod)))) if is_it(&pod.metadata, awaited) => pod.metadata,
+            Ok(Some(Ok(_))) => return End::Gone,
         };
-        if !is_it(&meta, awaited) {
-            return End::Gone;
-        }
-        listed = true;
         match Notes::of(&meta).about(&awaited.id) {
             Answer::None => line.show("waiting for the agent"),
             Answer::Behind(other) => {

@@ -2,9 +2,10 @@
 //! The patch tests the pod's uid and the previous value: a recreated pod is another pod, and a concurrent change
 //! is read before the next attempt.
 
+use json_patch::PatchOperation;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::api::annotation;
 use crate::api::request::{Request, Target};
@@ -14,6 +15,7 @@ use crate::cli::pod::answer::{Notes, is_touched, progress};
 use crate::cli::pod::assemble::replaceable;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::Server;
+use crate::cluster::patch::{self, ANNOTATIONS, UID, VERSION};
 
 /// Number of attempts when the pod's metadata changes between the read and the patch.
 const TURNS: u32 = 8;
@@ -118,24 +120,23 @@ pub(super) async fn again(
 }
 
 /// The patch that replaces the request in `meta` with `text`, or removes it.
-pub(super) fn patch(meta: &ObjectMeta, text: Option<&str>) -> Value {
-    let path = format!("/metadata/annotations/{}", annotation::REQUEST.replace('~', "~0").replace('/', "~1"));
-    let must_be = |path: &str, value: Value| json!({"op": "test", "path": path, "value": value});
-    let mut steps = vec![must_be("/metadata/uid", json!(meta.uid))];
+pub(super) fn patch(meta: &ObjectMeta, text: Option<&str>) -> Vec<PatchOperation> {
+    let path = patch::annotation(annotation::REQUEST);
+    let mut operations = vec![patch::test(UID, meta.uid.clone())];
     let present = meta.annotations.as_ref().and_then(|notes| notes.get(annotation::REQUEST));
-    match present {
-        Some(present) => steps.push(must_be(&path, json!(present))),
+    operations.push(match present {
+        Some(present) => patch::test(path, present.clone()),
         // A JSON patch cannot test that a value is absent, so it tests the resource version of the object.
-        None => steps.push(must_be("/metadata/resourceVersion", json!(meta.resource_version))),
-    }
-    if meta.annotations.is_none() {
-        steps.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
-    }
-    steps.push(match text {
-        Some(text) => json!({"op": "add", "path": path, "value": text}),
-        None => json!({"op": "remove", "path": path}),
+        None => patch::test(VERSION, meta.resource_version.clone()),
     });
-    Value::Array(steps)
+    if meta.annotations.is_none() {
+        operations.push(patch::add(ANNOTATIONS, json!({})));
+    }
+    operations.push(match text {
+        Some(text) => patch::add(path, text),
+        None => patch::remove(path),
+    });
+    operations
 }
 
 #[cfg(test)]

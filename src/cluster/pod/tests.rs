@@ -154,9 +154,9 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
 #[test]
 fn containers_are_found_where_the_spec_has_them() {
     let pod = read(&today());
-    let at = |name: &str| pod.place(name).map(|(place, image)| (place.pointer(), image));
-    assert_eq!(at("proxy"), Some(("/spec/initContainers/1".to_owned(), "proxy:v3")));
-    assert_eq!(at("batch"), Some(("/spec/containers/1".to_owned(), "batch:v1")));
+    let at = |name: &str| pod.place(name).map(|(place, image)| ((place.list(), place.index), image));
+    assert_eq!(at("proxy"), Some((("initContainers", 1), "proxy:v3")));
+    assert_eq!(at("batch"), Some((("containers", 1), "batch:v1")));
     assert_eq!((at("migrate"), at("none")), (None, None));
 }
 

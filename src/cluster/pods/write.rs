@@ -5,7 +5,8 @@
 //! here.
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use json_patch::PatchOperation;
+use serde_json::json;
 
 use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
@@ -13,6 +14,7 @@ use crate::api::status::Status;
 use crate::cluster::credentials::{self, Credential};
 use crate::cluster::error::Error;
 use crate::cluster::event::{self, ObjectEvent};
+use crate::cluster::patch::{self, ANNOTATIONS, UID, VERSION};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Change;
@@ -63,14 +65,15 @@ impl NodePods {
                 let message = format!("another client changed the image of {container} to {image}");
                 return Fit::Never(Class::Refused, message);
             }
-            let at = place.pointer();
+            let (list, index) = (place.list(), place.index.to_string());
+            let field = |field| ["spec", list, &index, field];
             let mut operations = noted(seen, &text);
             operations.extend([
-                json!({ "op": "test", "path": format!("{at}/name"), "value": container }),
-                json!({ "op": "test", "path": format!("{at}/image"), "value": from }),
-                json!({ "op": "replace", "path": format!("{at}/image"), "value": to }),
+                patch::test(field("name"), container),
+                patch::test(field("image"), from),
+                patch::replace(field("image"), to),
             ]);
-            Fit::Write(Change::Json(operations.into()))
+            Fit::Write(Change::Json(operations))
         })
         .await
     }
@@ -111,7 +114,7 @@ impl NodePods {
     pub async fn write_status(&self, pod: &PodRef, status: &Status) -> Result<(), Error> {
         let doing = format!("writing the status of pod {pod}");
         let text = text(&doing, status)?;
-        self.write(&doing, pod, |seen| Fit::Write(Change::Json(noted(seen, &text).into()))).await
+        self.write(&doing, pod, |seen| Fit::Write(Change::Json(noted(seen, &text)))).await
     }
 
     /// Writes an event about a pod. An event that exists already is not an error.
@@ -206,18 +209,15 @@ fn text(doing: &str, status: &Status) -> Result<String, Error> {
 
 /// The JSON patch operations that write `text` to the status annotation. They apply only to the pod that was
 /// `seen`.
-fn noted(seen: &Pod, text: &str) -> Vec<Value> {
-    let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": seen.api_uid() })];
+fn noted(seen: &Pod, text: &str) -> Vec<PatchOperation> {
+    let mut operations = vec![patch::test(UID, seen.api_uid())];
     if seen.is_annotated() {
-        let path = format!("/metadata/annotations/{}", annotation::STATUS.replace('/', "~1"));
-        operations.push(json!({ "op": "add", "path": path, "value": text }));
+        operations.push(patch::add(patch::annotation(annotation::STATUS), text));
     } else {
         // Adding the whole map would remove annotations that were written in the meantime, so it is tied to the
         // version that was seen.
-        let version = kube::ResourceExt::resource_version(seen);
-        let annotations = json!({ annotation::STATUS: text });
-        operations.push(json!({ "op": "test", "path": "/metadata/resourceVersion", "value": version }));
-        operations.push(json!({ "op": "add", "path": "/metadata/annotations", "value": annotations }));
+        operations.push(patch::test(VERSION, kube::ResourceExt::resource_version(seen)));
+        operations.push(patch::add(ANNOTATIONS, json!({ annotation::STATUS: text })));
     }
     operations
 }

@@ -19,6 +19,7 @@ use crate::cluster::server::{Age, Listed, Selection};
 use crate::cluster::store::quota::Quota;
 use crate::cluster::store::{Cached, Shared};
 use crate::failure::Class;
+use crate::process::backoff::Backoff;
 use crate::process::log::chain;
 
 /// The server sends a bookmark every minute if nothing happens. After a longer silence the connection is considered
@@ -27,8 +28,7 @@ const SILENCE: Duration = Duration::from_secs(90);
 /// After a watch that lasted this long, the next one is tried at once.
 const STEADY: Duration = Duration::from_secs(5);
 /// Pauses between attempts.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// The interval at which a missing kind is looked for.
 const UNTIL_INSTALLED: Duration = Duration::from_secs(60);
 /// After this many failures in a row, the version to watch from is dropped; after as many failed lists, the newest
@@ -213,9 +213,8 @@ impl<T: Cached> Follower<'_, T> {
 /// Zero at first, then doubling; each pause is between half and the whole, so that many agents do not reconnect to
 /// the same server at the same moment.
 fn pause(failures: u32) -> Duration {
-    let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
-    let whole = FIRST_PAUSE.saturating_mul(1 << doublings.min(10)).min(LONGEST_PAUSE);
-    jitter::half_at_least(whole)
+    let Some(before) = failures.checked_sub(1) else { return Duration::ZERO };
+    jitter::half_at_least(BACKOFF.after(before))
 }
 
 #[cfg(test)]

@@ -3,6 +3,10 @@
 //! The body is decoded into the types that are needed, never into a tree of everything in it: the sender controls
 //! how large such a tree would be. The fields that are read of every review have limits of their own. An object
 //! that is decoded as a whole is weighed before.
+//!
+//! Not `kube::core::admission`: its request decodes both objects, the options and the user without a limit, and its
+//! flattened type fields buffer every unknown field of the review. Its response can be made only from such a
+//! request.
 
 use std::collections::BTreeMap;
 

@@ -150,7 +150,7 @@ async fn write_report(applier: &mut Applier<'_>, report: &Report) {
     }
     let at = (applier.workload.spec.uid.as_str(), applier.version.as_str());
     let reported =
-        applier.context.server.workload_status(&applier.context.known, applier.key, at, &status).await;
+        applier.context.server.workload_status(&applier.context.known, applier.key, at, status).await;
     applier.context.metrics.wrote("patch", &reported);
     match reported {
         Ok(_) => {}

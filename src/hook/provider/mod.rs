@@ -2,6 +2,10 @@
 //!
 //! Each bounds its own time and size. Must not judge a value or repeat a measurement: the schedule decides when
 //! to measure again.
+//!
+//! The errors are texts without a source: they become the message of the measurement, and nothing else reads them.
+//! The errors of the HTTP client and of the runtime below them must not be passed on or logged, because they name
+//! the whole URL or the command, which may contain secrets.
 
 use std::time::Duration;
 

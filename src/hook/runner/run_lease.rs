@@ -23,12 +23,12 @@ use crate::hook::place::Place;
 use crate::hook::program::Program;
 use crate::hook::runner::RunnerContext;
 use crate::hook::runner::progress::{self, Progress};
+use crate::process::backoff::Backoff;
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// Delays between attempts to write or read: the first and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The pauses between attempts to write or read.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// Time limit for the remaining writes when the process is to end.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Attempts to write an event.
@@ -101,7 +101,7 @@ impl HookRunLease {
     async fn take(&mut self) -> Result<Content, Stop> {
         let me = self.context.identity.runner.clone();
         let found = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             let began = Instant::now();
             let named = self.run.runner();
@@ -133,10 +133,9 @@ impl HookRunLease {
                         self.run = seen.ok_or(Stop::Lost)?.summary();
                     }
                 }
-                Err(error) => self.report("the HookRun cannot be acquired: retrying", &error, pause),
+                Err(error) => self.report("the HookRun cannot be acquired: retrying", &error, &backoff),
             }
-            self.wait(Instant::now() + pause).await?;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.wait(Instant::now() + backoff.pause()).await?;
         }
     }
 
@@ -179,7 +178,7 @@ impl HookRunLease {
 
     /// Removes the runner's name from the HookRun, so that it can be taken at once.
     async fn release(&mut self, name: &str) {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         while self.is_named() && !self.context.stop.is_cancelled() {
             match self.context.server.hand_hook_run(&self.run, None).await {
                 Ok(run) => {
@@ -188,9 +187,8 @@ impl HookRunLease {
                 }
                 Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => return,
                 Err(error) => {
-                    self.report("the HookRun cannot be released: retrying", &error, pause);
-                    sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    self.report("the HookRun cannot be released: retrying", &error, &backoff);
+                    sleep(backoff.pause()).await;
                 }
             }
         }
@@ -272,7 +270,7 @@ impl HookRunLease {
     /// Writes new results and observes changes, until there is a reason to stop measuring.
     async fn attend(&mut self, progress: &mut Progress) -> Stop {
         let mut again = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             if let Some(stop) = self.reason_to_stop() {
                 return stop;
@@ -299,16 +297,15 @@ impl HookRunLease {
                     match asked {
                         Err(_) => return Stop::Lapse,
                         Ok(Ok(())) => {
-                            pause = FIRST_PAUSE;
+                            backoff.reset();
                             if let Some(status) = updates {
                                 progress.written(status);
                             }
                         }
                         Ok(Err(Failure::Stop(stop))) => return stop,
                         Ok(Err(Failure::Call(error))) => {
-                            self.report("the status of the HookRun cannot be written: retrying", &error, pause);
-                            again = Instant::now() + pause;
-                            pause = (pause * 2).min(LONGEST_PAUSE);
+                            self.report("the status of the HookRun cannot be written: retrying", &error, &backoff);
+                            again = Instant::now() + backoff.pause();
                         }
                     }
                 }
@@ -318,34 +315,32 @@ impl HookRunLease {
 
     /// Waits until the API server confirms again that the HookRun is ours.
     async fn await_confirmation(&mut self) -> Result<(), Stop> {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             match self.confirm().await {
                 Ok(()) => return Ok(()),
                 Err(Failure::Stop(stop)) => return Err(stop),
-                Err(Failure::Call(_)) => self.wait(Instant::now() + pause).await?,
+                Err(Failure::Call(_)) => self.wait(Instant::now() + backoff.pause()).await?,
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
     /// Writes the verdict, and reports it.
     async fn end(&mut self, name: &str, status: &HookRunStatus) -> Result<(), Stop> {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         loop {
             match self.write(status).await {
                 Ok(()) => break,
                 Err(Failure::Stop(stop)) => return Err(stop),
                 Err(Failure::Call(error)) => {
-                    self.report("the status of the HookRun cannot be written: retrying", &error, pause);
+                    self.report("the status of the HookRun cannot be written: retrying", &error, &backoff);
                     tokio::select! {
-                        () = sleep(pause) => {}
+                        () = sleep(backoff.pause()) => {}
                         () = self.context.stop.cancelled() => {
                             let _ = timeout(LAST_WORDS, self.write(status)).await;
                             return Err(Stop::Shutdown);
                         }
                     }
-                    pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
         }
@@ -363,16 +358,15 @@ impl HookRunLease {
             note: if message.is_empty() { format!("{phase:?}") } else { format!("{phase:?}: {message}") },
             at: clock::now(),
         };
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = BACKOFF;
         for _ in 0..EVENT_TRIES {
             match self.context.server.hook_run_event(&self.run, &self.context.identity.host, &reported).await
             {
                 Err(error) if error.class().is_away() && !self.context.stop.is_cancelled() => {
-                    sleep(pause).await;
-                    pause *= 2;
+                    sleep(backoff.pause()).await;
                 }
                 Err(error) => {
-                    return self.report("an event of the HookRun cannot be written", &error, FIRST_PAUSE);
+                    return self.report("an event of the HookRun cannot be written", &error, &BACKOFF);
                 }
                 Ok(()) => return,
             }
@@ -448,8 +442,8 @@ impl HookRunLease {
 
     /// Logs a failure. If the API server is away, its watches report that; other failures are logged once per
     /// series of attempts.
-    fn report(&self, what: &str, error: &Error, pause: Duration) {
-        if !error.class().is_away() && pause == FIRST_PAUSE {
+    fn report(&self, what: &str, error: &Error, backoff: &Backoff) {
+        if !error.class().is_away() && backoff.is_first() {
             let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
             tracing::error!(hook_run = name, error = chain(error), "{what}");
         }

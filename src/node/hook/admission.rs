@@ -63,7 +63,7 @@ async fn prepare(
 ) -> Result<Option<Result<HookRunSpec, BadHook>>, Error> {
     let Some(HookRef { template_name, args }) = named else { return Ok(None) };
     let template = hooks.templates.get(&pod.namespace, template_name).await;
-    Ok(Some(match template.map_err(|error| Error::Hook(error.to_string(), error.class()))? {
+    Ok(Some(match template.map_err(Error::Hook)? {
         None => Err(BadHook::Missing),
         Some(template) => check::for_agent(&template, args, injected)
             .map_err(|invalid| BadHook::Invalid(invalid.to_string())),

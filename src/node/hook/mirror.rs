@@ -20,14 +20,13 @@ use crate::cluster::server::Server;
 use crate::failure::Class;
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::state::Operation;
+use crate::process::backoff::Backoff;
 use crate::process::log::chain;
 
 /// The minimum interval between two writes.
 const PACE: Duration = Duration::from_secs(1);
-/// The first pause after a write that failed; doubled up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// The pauses after writes that failed.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// After the hook has ended, how long the last write is retried while the API server is unreachable.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
@@ -142,7 +141,7 @@ enum Then {
 
 impl Writer {
     async fn write(mut self) {
-        let (mut pause, mut ends) = (FIRST_PAUSE, None);
+        let (mut backoff, mut ends) = (BACKOFF, None);
         loop {
             let view = self.updates.borrow_and_update().clone();
             // The sender is gone: no more updates will arrive.
@@ -153,7 +152,7 @@ impl Writer {
             match self.step(&view).await {
                 Ok(Then::Done) => return,
                 Ok(Then::More) => {
-                    (pause, ends) = (FIRST_PAUSE, None);
+                    (backoff, ends) = (BACKOFF, None);
                     self.reported = false;
                     if !self.wait(&view).await {
                         return;
@@ -166,8 +165,7 @@ impl Writer {
                     {
                         return;
                     }
-                    sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    sleep(backoff.pause()).await;
                 }
                 Err(error) => return self.report(&error),
             }

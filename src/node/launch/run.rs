@@ -2,8 +2,6 @@
 //!
 //! Must not print the manifest: it contains environment values.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{BadFile, Dirs, RmError, config, files, owned_by, rm};
@@ -13,9 +11,7 @@ use crate::cri::client::Client;
 use crate::cri::convert::owner;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
-
-/// The kernel's source of random UUIDs.
-const UUID: &str = "/proc/sys/kernel/random/uuid";
+use crate::process::random;
 
 /// A pod that was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,13 +65,8 @@ pub enum RunError {
     #[error(transparent)]
     File(#[from] BadFile),
     /// No uid could be generated.
-    #[error("no uid can be generated: {path}: {source}; set metadata.uid", path = .path.display())]
-    NoUid {
-        /// The file that was read.
-        path: PathBuf,
-        /// The error of the read.
-        source: std::io::Error,
-    },
+    #[error("no uid can be generated: {0}; set metadata.uid")]
+    NoUid(#[source] std::io::Error),
     /// The image is not on the node and must not be pulled.
     #[error(
         "container {container}: image {image} is not on this node, and imagePullPolicy is Never: import it, or \
@@ -254,7 +245,5 @@ async fn local(client: &Client, reference: &str) -> Result<Option<String>, Error
 }
 
 fn new_uid() -> Result<String, RunError> {
-    let text =
-        fs::read_to_string(UUID).map_err(|source| RunError::NoUid { path: PathBuf::from(UUID), source })?;
-    Ok(text.trim().to_owned())
+    random::uuid().map_err(RunError::NoUid)
 }

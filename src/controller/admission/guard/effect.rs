@@ -1,8 +1,6 @@
 //! Applies a verdict of the guard: creates the HookRun that it asks for, and reports it. A dry run has no effect.
 //! Must not decide a verdict.
 
-use std::hash::{BuildHasher as _, RandomState};
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource as _, ResourceExt as _};
@@ -15,8 +13,8 @@ use crate::controller::admission::guard::Guard;
 use crate::controller::admission::review::Request;
 use crate::guard::{self, Attempt, Verdict};
 use crate::hook::check::prepare;
-use crate::process::clock;
 use crate::process::log::chain;
+use crate::process::{clock, random};
 use crate::workload::action::NewHookRun;
 
 /// Attempts at a free name: the first ones in a fixed order, so that concurrent requests try the same names, the
@@ -143,8 +141,9 @@ impl Guard {
                     if self.server.is_guards_run(pod, &run.name).await? != Some(false) {
                         break;
                     }
-                    let random = || u32::try_from(RandomState::new().hash_one(&run.name) >> 33).unwrap_or(0);
-                    let other = guard::renumbered(pod, &run, (number >= TRIES.0).then(random));
+                    // Without a random number, the next number is tried.
+                    let random = || Some(u32::try_from(random::number().ok()? >> 33).unwrap_or(0));
+                    let other = guard::renumbered(pod, &run, (number >= TRIES.0).then(random).flatten());
                     let Some(other) = other.filter(|_| number < TRIES.1) else { return Err(error) };
                     let note = guard::taken(&run.name, &other.name);
                     self.say(asked, pod, "DeleteGuardNameTaken", true, note).await;

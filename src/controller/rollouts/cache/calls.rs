@@ -205,7 +205,7 @@ impl Server {
         status: &InPlaceRolloutStatus,
     ) -> Result<(), Error> {
         let doing = format!("writing the status of {}", Key::of(rollout));
-        let patch = status_patch(&doing, (&rollout.uid, &rollout.version), &json!(status))?;
+        let patch = status_patch((&rollout.uid, &rollout.version), json!(status));
         let request =
             rollouts(&rollout.namespace).patch_subresource("status", &rollout.name, &as_us(), &patch);
         known.store.learn(self.ask(&doing, request).await?);

@@ -234,10 +234,10 @@ impl Server {
         known: &Workloads,
         key: &Key,
         at: (&str, &str),
-        status: &Value,
+        status: Value,
     ) -> Result<String, Error> {
         let doing = format!("writing the status of {key}");
-        let patch = status_patch(&doing, at, status)?;
+        let patch = status_patch(at, status);
         let request = workloads(key).patch_subresource("status", &key.name, &as_us(), &patch);
         self.ask_workload(&doing, known, key, request).await
     }

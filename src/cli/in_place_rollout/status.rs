@@ -7,10 +7,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
-use crate::cli::in_place::follow::{End, follow};
-use crate::cli::in_place::names::RolloutName;
-use crate::cli::in_place::server::Server;
-use crate::cli::in_place::verdict::{failures, verdict};
+use crate::cli::in_place_rollout::follow::{End, follow};
+use crate::cli::in_place_rollout::names::RolloutName;
+use crate::cli::in_place_rollout::server::Server;
+use crate::cli::in_place_rollout::verdict::{failures, verdict};
 use crate::cli::output::{Data, line, message};
 
 /// Follows the rollout for at most `patience`, or prints its current state and exits.

@@ -1,15 +1,17 @@
 //! The API calls of the workload commands: calls with a timeout, and one watch. Decides nothing.
 
 use futures_util::Stream;
+use json_patch::PatchOperation;
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, PatchParams};
 use kube::core::DynamicObject;
+use kube::runtime::watcher::watch_object;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
-use serde_json::Value;
 
 use crate::cli::cluster::{ClusterArgs, Failed, bounded, listed};
-use crate::cli::rollout::workload::{Name, Workload};
+use crate::cli::workload_rollout::workload::{Name, Workload};
+use crate::cluster::patch::json_patch;
 use crate::failure::Class;
 
 /// The API server and the selected namespace.
@@ -35,10 +37,13 @@ impl Server {
     }
 
     /// Applies a JSON patch. `None`: one of its tests failed, and nothing was changed.
-    pub(super) async fn patch(&self, name: &Name, operations: Value) -> Result<Option<Workload>, Failed> {
+    pub(super) async fn patch(
+        &self,
+        name: &Name,
+        operations: Vec<PatchOperation>,
+    ) -> Result<Option<Workload>, Failed> {
         let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
-        let patch = serde_json::from_value(operations).map(Patch::Json::<()>);
-        let patch = patch.map_err(|error| Failed::Other(format!("the patch is not valid: {error}")))?;
+        let patch = json_patch(operations);
         let doing = format!("changing {name} in namespace {}", self.namespace);
         match bounded(&doing, self.api(name).patch(&name.name, &params, &patch)).await {
             Ok(object) => Workload::of(name, object).map(Some),
@@ -54,12 +59,11 @@ impl Server {
         listed(&doing, &api, ListParams::default()).await
     }
 
-    /// Watches the workload. The stream continues after errors, with a back-off.
+    /// Watches the workload; `None` if it does not exist. The stream continues after errors, with a back-off.
     pub(super) fn watch(
         &self,
         name: &Name,
-    ) -> impl Stream<Item = watcher::Result<watcher::Event<DynamicObject>>> + Send + use<> {
-        let config = watcher::Config::default().fields(&format!("metadata.name={}", name.name));
-        watcher(self.api(name), config).default_backoff()
+    ) -> impl Stream<Item = watcher::Result<Option<DynamicObject>>> + Send + use<> {
+        watch_object(self.api(name), &name.name).default_backoff()
     }
 }

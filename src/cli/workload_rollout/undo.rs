@@ -8,9 +8,10 @@ use serde_json::json;
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
 use crate::cli::output::line;
-use crate::cli::rollout::About;
-use crate::cli::rollout::past::{self, Way, images, way};
-use crate::cli::rollout::workload::Workload;
+use crate::cli::workload_rollout::About;
+use crate::cli::workload_rollout::past::{self, Way, images, way};
+use crate::cli::workload_rollout::workload::Workload;
+use crate::cluster::patch::{self, VERSION};
 
 /// Number of attempts when the workload changes between the read and the patch.
 const TURNS: u32 = 8;
@@ -53,11 +54,11 @@ pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
                 return Err(Failed::Refused(format!("{}: {why}; nothing was changed", workload.name)));
             }
         };
-        let patch = json!([
-            {"op": "test", "path": "/metadata/resourceVersion", "value": workload.version},
-            {"op": "replace", "path": "/spec/template", "value": target.revision.template},
-        ]);
-        if !changed || server.patch(&workload.name, patch).await?.is_some() {
+        let change = vec![
+            patch::test(VERSION, workload.version.clone()),
+            patch::replace(["spec", "template"], json!(target.revision.template)),
+        ];
+        if !changed || server.patch(&workload.name, change).await?.is_some() {
             let message = message(&workload, target, changed);
             let undone = Undone {
                 namespace: server.namespace,

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cli::cluster::{ClusterArgs, Failed, PAGE, bounded, listed};
-use crate::cli::in_place::names::{RolloutName, WorkloadName, resource};
+use crate::cli::in_place_rollout::names::{RolloutName, WorkloadName, resource};
 use crate::failure::Class;
 use crate::podtask::selector;
 

@@ -1,4 +1,7 @@
 //! Follows a rollout until it has ended or waits for a person. Reads only; never changes the rollout.
+//!
+//! The loop reads the events of the watch itself and not kube's `watch_object`, which reports a deletion without the
+//! object: the last state of a deleted rollout says whether the rollout had ended, and so decides the exit code.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,10 +15,10 @@ use tokio::time::{Instant, sleep_until};
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
-use crate::cli::in_place::names::RolloutName;
-use crate::cli::in_place::server::Server;
-use crate::cli::in_place::table::{ProgressView, Row, Rows};
-use crate::cli::in_place::verdict::verdict;
+use crate::cli::in_place_rollout::names::RolloutName;
+use crate::cli::in_place_rollout::server::Server;
+use crate::cli::in_place_rollout::table::{ProgressView, Row, Rows};
+use crate::cli::in_place_rollout::verdict::verdict;
 use crate::process::clock;
 
 /// A running controller reconciles a new rollout within this time.

@@ -7,8 +7,8 @@ use crate::api::pod_template::PodTemplate;
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, line};
-use crate::cli::rollout::About;
-use crate::cli::rollout::past::{self, Past, images, numbered};
+use crate::cli::workload_rollout::About;
+use crate::cli::workload_rollout::past::{self, Past, images, numbered};
 use crate::workload::revision;
 
 /// Arguments of `rollout history`.

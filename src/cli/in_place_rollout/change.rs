@@ -3,8 +3,8 @@
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
-use crate::cli::in_place::names::RolloutName;
-use crate::cli::in_place::server::Server;
+use crate::cli::in_place_rollout::names::RolloutName;
+use crate::cli::in_place_rollout::server::Server;
 use crate::cli::output::{Data, line};
 
 /// Sets `spec.paused`, unless the rollout has ended.

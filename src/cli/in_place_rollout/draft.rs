@@ -12,8 +12,8 @@ use crate::api::in_place_rollout::{
 };
 use crate::api::request::{HookRef, Request, Target};
 use crate::api::workload::{WorkloadHook, quarter};
-use crate::cli::in_place::flags::{Labels, RolloutFlags, Share};
-use crate::cli::in_place::names::WorkloadName;
+use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags, Share};
+use crate::cli::in_place_rollout::names::WorkloadName;
 use crate::cli::span::Seconds;
 
 /// Default `ttl` of a rollout that a command creates: how long it stays after it has ended.

@@ -12,8 +12,8 @@ use terminal_size::{Height, Width, terminal_size_of};
 use crate::api::annotation;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::status::{ContainerReport, Phase, Status};
-use crate::cli::in_place::names::RolloutName;
-use crate::cli::in_place::verdict::verdict;
+use crate::cli::in_place_rollout::names::RolloutName;
+use crate::cli::in_place_rollout::verdict::verdict;
 use crate::cli::output::{self, message};
 use crate::cli::pod::answer::{Notes, progress};
 

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::api::workload::{Condition, PauseReason};
-use crate::cli::rollout::workload::Workload;
+use crate::cli::workload_rollout::workload::Workload;
 use crate::workload::report::{PROGRESSING, UPDATE_FAILED};
 
 /// The state of an update.
@@ -134,8 +134,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cli::rollout::workload::Kind;
-    use crate::cli::rollout::workload::tests::workload;
+    use crate::cli::workload_rollout::workload::Kind;
+    use crate::cli::workload_rollout::workload::tests::workload;
 
     fn reported(status: &str, reason: &str) -> Value {
         json!({"type": "Progressing", "status": status, "reason": reason, "message": "2 of 5 pods are at revision r"})

@@ -1,12 +1,12 @@
 //! `rollout pause|resume`: sets `spec.updateStrategy.paused` of a workload, and nothing else.
 
 use serde::Serialize;
-use serde_json::json;
 
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
 use crate::cli::output::line;
-use crate::cli::rollout::About;
+use crate::cli::workload_rollout::About;
+use crate::cluster::patch;
 
 /// JSON output.
 #[derive(Debug, Serialize)]
@@ -23,8 +23,8 @@ pub(super) async fn run(about: About, paused: bool) -> Result<Exit, Failed> {
     let (server, workload) = about.open().await?;
     let changed = workload.spec.update.paused != paused;
     // The patch needs `spec.updateStrategy`, which the defaults of the CRD always create.
-    let patch = json!([{"op": "add", "path": "/spec/updateStrategy/paused", "value": paused}]);
-    if changed && server.patch(&workload.name, patch).await?.is_none() {
+    let change = vec![patch::add(["spec", "updateStrategy", "paused"], paused)];
+    if changed && server.patch(&workload.name, change).await?.is_none() {
         return Err(Failed::Other(format!(
             "{}: has no spec.updateStrategy; nothing was changed",
             workload.name

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
-use crate::cli::in_place::change;
-use crate::cli::in_place::names::RolloutName;
+use crate::cli::in_place_rollout::change;
+use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::output::{Data, message};
 
 mod history;

@@ -8,12 +8,12 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::request::{Request, Target};
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
-use crate::cli::in_place::draft::{self, Whose, draft};
-use crate::cli::in_place::flags::RolloutFlags;
-use crate::cli::in_place::follow::follow;
-use crate::cli::in_place::names::{RolloutName, WorkloadName};
-use crate::cli::in_place::server::Server;
-use crate::cli::in_place::status::report_end;
+use crate::cli::in_place_rollout::draft::{self, Whose, draft};
+use crate::cli::in_place_rollout::flags::RolloutFlags;
+use crate::cli::in_place_rollout::follow::follow;
+use crate::cli::in_place_rollout::names::{RolloutName, WorkloadName};
+use crate::cli::in_place_rollout::server::Server;
+use crate::cli::in_place_rollout::status::report_end;
 use crate::cli::output::{Form, line, message, yaml};
 
 /// The arguments of `restart` or `swap`.

@@ -6,19 +6,18 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use futures_util::StreamExt;
-use kube::runtime::watcher::Event;
 use serde::Serialize;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
-use crate::cli::in_place;
+use crate::cli::in_place_rollout;
 use crate::cli::output::{line, message};
-use crate::cli::rollout::About;
-use crate::cli::rollout::server::Server;
-use crate::cli::rollout::verdict::{State, Verdict, verdict};
-use crate::cli::rollout::workload::Workload;
 use crate::cli::span::Seconds;
+use crate::cli::workload_rollout::About;
+use crate::cli::workload_rollout::server::Server;
+use crate::cli::workload_rollout::verdict::{State, Verdict, verdict};
+use crate::cli::workload_rollout::workload::Workload;
 
 /// Arguments of `rollout status`.
 #[derive(Debug, Args)]
@@ -57,7 +56,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     let StatusArgs { watch, timeout, about } = args;
     let patience = (timeout != Seconds(0)).then(|| Duration::from_secs(timeout.0.into()));
     if let Some(name) = about.in_place()? {
-        return in_place::status::run(&name, watch, patience, &about.cluster, about.output).await;
+        return in_place_rollout::status::run(&name, watch, patience, &about.cluster, about.output).await;
     }
     let (server, first) = about.open().await?;
     let text = about.output.is_none();
@@ -95,7 +94,6 @@ async fn follow(
     let until = patience.map(|patience| Instant::now() + patience);
     let mut changes = pin!(server.watch(&name));
     let mut latest = first;
-    let mut listed = false;
     loop {
         let now = verdict(&latest);
         report_change(&latest, &now);
@@ -117,17 +115,9 @@ async fn follow(
                 message(&format!("inplace: the watch of the workload failed, retrying: {error}"));
                 continue;
             }
-            Ok(Some(Ok(Event::Apply(object) | Event::InitApply(object)))) => object,
-            Ok(Some(Ok(Event::Init))) => {
-                listed = false;
-                continue;
-            }
-            // The complete list does not contain the workload.
-            Ok(Some(Ok(Event::InitDone))) if !listed => return Err(gone()),
-            Ok(Some(Ok(Event::InitDone))) => continue,
-            Ok(Some(Ok(Event::Delete(_)))) => return Err(gone()),
+            Ok(Some(Ok(Some(object)))) => object,
+            Ok(Some(Ok(None))) => return Err(gone()),
         };
-        listed = true;
         let next = Workload::of(&name, object)?;
         if next.spec.uid != latest.spec.uid {
             return Err(gone());
