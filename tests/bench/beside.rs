@@ -10,10 +10,13 @@ use inplace::cri::client::Client;
 use inplace::cri::clone::{self, Source};
 use inplace::cri::endpoint::Endpoint;
 use inplace::cri::proto::v1;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 
 use crate::Scale;
 use crate::agent::Agent;
 use crate::cluster::{Cluster, block_on};
+use crate::plot::{Figure, Figures};
 use crate::pod::{Pod, container};
 use crate::report::{Report, Samples};
 use crate::test_node::{Instance, between};
@@ -28,8 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const LIVES: Duration = Duration::from_secs(3);
 const SPEC: &str = "{terminationGracePeriodSeconds: 5, containers: [{name: app, image: lab/app:v1}]}";
 
-/// Runs the part on a private Kubernetes.
-pub(crate) fn beside(scale: &Scale, report: &mut Report) {
+/// Runs the part on a private Kubernetes. Returns the figures of the plot.
+pub(crate) fn beside(scale: &Scale, report: &mut Report) -> Figures {
     report.title("F. Restarts beside a live kubelet, alternating with bare calls for the same container");
     let cluster = Cluster::own();
     let _agent = Agent::start(&cluster, &[]);
@@ -77,6 +80,26 @@ pub(crate) fn beside(scale: &Scale, report: &mut Report) {
         ],
     );
     report.budget("F beside the kubelet: p50, x bare stop, create, start", ours.p50() / bare.p50(), P50);
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let info = block_on(nodes.get(&cluster.node().name)).unwrap().status.unwrap().node_info.unwrap();
+    Figures {
+        kubernetes: release(&info.kubelet_version),
+        containerd: release(&block_on(client.version()).unwrap().version),
+        inplace: figure(&ours),
+        kubelet_first: figure(&first),
+        kubelet_again: figure(&second),
+    }
+}
+
+/// A version without its prefix and without the suffix of a distribution.
+fn release(version: &str) -> String {
+    let version = version.trim_start_matches('v');
+    version.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default().to_owned()
+}
+
+/// Whole milliseconds: more digits are noise.
+fn figure(samples: &Samples) -> Figure {
+    Figure { n: samples.count(), p50: samples.p50().round(), p99: samples.p99().round() }
 }
 
 /// Restarts through a request, and waits until the kubelet reports the new instance. Returns the downtime in

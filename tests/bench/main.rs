@@ -1,6 +1,8 @@
 //! Measures the budgets side by side in one run, on a private containerd and a private Kubernetes: `make bench`.
 //! Prints tables, writes `bench.json` into the target folder, and exits with 1 when a budget is missed. Absolute
-//! figures depend on the machine and its load; the ratios within a run are what counts.
+//! figures depend on the machine and its load; the ratios within a run are what counts. A run of part F writes the plot
+//! of the README and its figures into `docs/images`; a quick run has too few samples for that and writes them into the
+//! target folder.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark that cannot go on panics")]
 #![allow(clippy::print_stdout, reason = "for people at a terminal")]
@@ -23,6 +25,7 @@ mod kinds;
 #[allow(dead_code, reason = "not everything of the lab is needed here")]
 mod lab;
 mod parts;
+mod plot;
 #[path = "../cluster/pod.rs"]
 #[allow(dead_code, reason = "the tests look at more")]
 mod pod;
@@ -39,11 +42,14 @@ use std::time::Duration;
 use clap::Parser;
 use clap::builder::FalseyValueParser;
 
+use crate::plot::{Figures, Mode};
 use crate::report::Report;
 use crate::test_node::TestNode;
 
 /// The part that needs a Kubernetes.
 const CLUSTER: char = 'f';
+/// The folder of the plot.
+const IMAGES: &str = "docs/images";
 /// Time limit of all other parts.
 const LONGEST: Duration = Duration::from_secs(45 * 60);
 
@@ -140,15 +146,27 @@ fn main() -> ExitCode {
         });
     }
     // This part creates its own node, so it runs after the others.
-    if args.parts.contains(CLUSTER) {
-        beside::beside(&scale, &mut report);
-    }
+    let figures = args.parts.contains(CLUSTER).then(|| beside::beside(&scale, &mut report));
     let kept = report.conclude();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    if let Some(figures) = figures {
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join(IMAGES);
+        draw(&figures, if args.quick { target } else { &images });
+    }
     let file = target.join("bench.json");
     fs::write(&file, serde_json::to_vec_pretty(&report.json()).unwrap()).unwrap();
     println!("\nAll samples are in {}", file.display());
     if kept || args.lenient { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Writes the plot and its figures.
+fn draw(figures: &Figures, folder: &Path) {
+    let text = serde_json::to_string_pretty(figures).unwrap();
+    fs::write(folder.join("restart.json"), text + "\n").unwrap();
+    for mode in Mode::ALL {
+        fs::write(folder.join(mode.file()), plot::svg(figures, mode)).unwrap();
+    }
+    println!("\nThe plot and its figures are in {}", folder.display());
 }
 
 async fn measure(test_node: &TestNode, scale: &Scale, parts: &str, report: &mut Report) {

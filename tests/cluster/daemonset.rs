@@ -26,6 +26,7 @@ use crate::{
     },
     ongoing::{containers, running_fence},
     pod::{PAIR, Pod, container, eventually, is, is_ready},
+    readme::first_restart,
 };
 
 const GATE: &str = "InPlaceUpdateReady";
@@ -67,7 +68,7 @@ fn the_daemonset_does_what_is_asked_for_with_the_rights_it_has() {
     install(&cluster, "one");
     let cluster = &cluster;
     thread::scope(|scope| {
-        for test in [plain, gated, odd, once, fixed, fenced] {
+        for test in [plain, gated, odd, once, fixed, fenced, first_restart] {
             scope.spawn(move || test(cluster));
         }
     });

@@ -25,9 +25,10 @@ use crate::{
     agent::{USER, get},
     cluster::{Cluster, Node, block_on},
     facts::look,
-    kinds::{await_kinds, definitions},
+    kinds::await_kinds,
     lab::run,
     pod::{eventually, is_ready},
+    readme,
 };
 
 /// The namespace of the agent.
@@ -40,16 +41,16 @@ const PORT: u16 = 9464;
 /// The first minor release of Kubernetes 1 with `ValidatingAdmissionPolicy`.
 const POLICY_SINCE: u32 = 30;
 
-/// Pushes the image into the registry, and applies `daemonset/base` with that image by kustomize, or
-/// `daemonset/before-1.30` if the API server has no `ValidatingAdmissionPolicy`. Every node has its agent when this
+/// Runs the commands of the README: pushes the image into the registry, and applies `daemonset/base` with that image,
+/// or `daemonset/before-1.30` if the API server has no `ValidatingAdmissionPolicy`. Every node has its agent when this
 /// returns.
 pub(crate) fn install(cluster: &Cluster, tag: &str) {
-    push(cluster, tag);
     let folder = cluster.lab().dir.join("install");
     fs::create_dir_all(&folder).unwrap();
     // kustomize needs a relative path from this folder to the repository.
     let up = "../".repeat(folder.canonicalize().unwrap().components().count() - 1);
-    let base = file(if knows_policies(cluster) { "daemonset/base" } else { "daemonset/before-1.30" });
+    let policies = knows_policies(cluster);
+    let base = file(if policies { "daemonset/base" } else { "daemonset/before-1.30" });
     let listen = format!("--listen=$(HOST_IP):{PORT}");
     let disk = cluster.lab().dir.join("root");
     let container = "/spec/template/spec/containers/0";
@@ -61,13 +62,11 @@ pub(crate) fn install(cluster: &Cluster, tag: &str) {
     ]);
     let all = json!({
         "resources": [format!("{up}{}", base.strip_prefix("/").unwrap().display())],
-        "images": [{"name": "inplace", "newName": cluster.image("inplace"), "newTag": tag}],
         "patches": [{"target": {"kind": "DaemonSet"}, "patch": change.to_string()}],
     });
     fs::write(folder.join("kustomization.yaml"), all.to_string()).unwrap();
-    cluster.kubectl(&["apply", "--server-side", "-k", &definitions()]);
+    readme::install(cluster, tag, &folder, policies);
     block_on(await_kinds(cluster.client.clone()));
-    cluster.kubectl(&["apply", "-k", folder.to_str().unwrap()]);
     rolled_out(cluster, AGENT);
 }
 

@@ -45,6 +45,7 @@ mod orphaned_fence;
 mod pod;
 mod policy;
 mod pull_secrets;
+mod readme;
 mod refusals;
 mod registry_gate;
 mod restarts;

@@ -1,9 +1,15 @@
 //! The pages for people: each link leads to a file and a heading that exist, each page is reachable from the README, and the
-//! README stays short. Says nothing about what the pages say.
+//! README stays short. Says nothing about what the pages say, apart from their commands and the plot.
+
+mod blocks;
+mod commands;
+mod plot;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use self::blocks::spans;
 
 /// Lines of the README.
 const LONGEST_README: usize = 150;
@@ -18,9 +24,12 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The targets of the links of a page, without those to other hosts.
+/// The targets of the links and the images of a page, without those to other hosts.
 fn links(text: &str) -> Vec<&str> {
-    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+    let between = |begin: &'static str, end: char| {
+        text.split(begin).skip(1).filter_map(move |rest| rest.split_once(end)).map(|(target, _)| target)
+    };
+    let targets = between("](", ')').chain(between("src=\"", '"')).chain(between("srcset=\"", '"'));
     targets.filter(|target| !target.contains("://")).collect()
 }
 
@@ -80,6 +89,44 @@ fn a_link_that_leads_nowhere_is_found() {
     let (broken, reached) = follow(page, text);
     assert_eq!(broken, ["docs/concepts.md: missing.md", "docs/concepts.md: ../README.md#no-such-heading"]);
     assert_eq!(reached, [fs::canonicalize("docs/limits.md").unwrap()]);
+    let (broken, _) = follow(Path::new("README.md"), "<source srcset=\"docs/images/missing.svg\">");
+    assert_eq!(broken, ["README.md: docs/images/missing.svg"]);
+}
+
+/// The paths from the root of the project, in the prose of all pages.
+#[test]
+fn every_file_that_a_page_names_exists() {
+    let (mut missing, mut found) = (Vec::new(), 0);
+    for page in pages() {
+        for span in spans(&fs::read_to_string(&page).unwrap()) {
+            let below = |folder: &str| span.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
+            if !["daemonset", "docs", "fuzz", "src", "tests"].into_iter().any(below) || span.contains(' ') {
+                continue;
+            }
+            found += 1;
+            if !Path::new(&span).exists() {
+                missing.push(format!("{}: {span}", page.display()));
+            }
+        }
+    }
+    assert!(found > 50, "only {found} files were found");
+    assert_eq!(missing, Vec::<String>::new());
+}
+
+/// The first two columns of the table of typical changes.
+#[test]
+fn each_typical_change_has_a_file_to_open_first() {
+    let text = fs::read_to_string("docs/contributing.md").unwrap();
+    let table = text.split("## Ten typical changes").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows: Vec<_> = table.lines().filter(|line| line.starts_with('|')).skip(2).collect();
+    assert_eq!(rows.len(), 10, "{rows:#?}");
+    for row in rows {
+        let cells: Vec<_> = row.trim_matches('|').split(" | ").collect();
+        let [_, first, _] = cells.as_slice() else { panic!("not three cells: {row}") };
+        let files: Vec<_> = spans(first).into_iter().filter(|span| span.starts_with("src/")).collect();
+        assert!(!files.is_empty(), "no file: {row}");
+        assert!(files.iter().all(|file| Path::new(file).is_file()), "{files:?}: {row}");
+    }
 }
 
 #[test]
