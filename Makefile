@@ -62,7 +62,7 @@ $(DENY):
 	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
 
 test: setup kubernetes check release ## all checks and tests: hermetic, on a real containerd, on a real Kubernetes, fuzzing
-	cargo test --locked --lib --bins --test hermetic
+	cargo test --locked --features faults --lib --bins --test hermetic
 	cargo test --locked --features faults --test node
 	cargo test --locked --features faults --test cluster
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
