@@ -185,9 +185,10 @@ fn description(rows: &[Row]) -> String {
     format!("Bars on a linear scale. {}.", rows.iter().map(row).collect::<Vec<_>>().join(". "))
 }
 
-/// What a median is of.
+/// What a median is of. The 99th percentile of fewer than 100 samples is their maximum.
 fn sample(figure: Figure) -> String {
-    format!("n = {}, p99 {}", figure.n, seconds(figure.p99))
+    let what = if figure.n < 100 { "max" } else { "p99" };
+    format!("n = {}, {what} {}", figure.n, seconds(figure.p99))
 }
 
 /// Milliseconds as seconds, with as many digits as a reader compares.
