@@ -29,8 +29,8 @@ pub(super) fn begun(request: &Request, at: Timestamp) -> Option<Announcement> {
         return None;
     }
     let what = |target: &Target| match &target.image {
-        Some(image) => format!("swapping {} in place to {image}", target.name),
-        None => format!("restarting {} in place", target.name),
+        Some(image) => format!("changing the image of container {} in place to {image}", target.name),
+        None => format!("restarting container {} in place", target.name),
     };
     let note = request.containers.iter().map(what).collect::<Vec<_>>().join("; ");
     Some(Announcement { reason: "InPlaceStarted", warning: false, note, at })
@@ -66,9 +66,9 @@ mod tests {
         assert_eq!(begun("restart app,side"), None);
         let swap = begun("swap app=repo/app:v2").unwrap();
         assert_eq!((swap.reason, swap.warning), ("InPlaceStarted", false));
-        assert_eq!(swap.note, "swapping app in place to repo/app:v2");
+        assert_eq!(swap.note, "changing the image of container app in place to repo/app:v2");
         let hook = begun(r#"{"containers":[{"name":"app"}],"preHook":{"templateName":"drain"}}"#).unwrap();
-        assert_eq!(hook.note, "restarting app in place");
+        assert_eq!(hook.note, "restarting container app in place");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::announce::{self, Announcement};
 use crate::agent::metrics::Metrics;
-use crate::agent::request_source::{Key, PodRequest, RequestSource, StatusSink, View};
+use crate::agent::request_source::{CurrentRequests, Key, PodRequest, RequestSource, StatusSink};
 use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Status};
@@ -73,7 +73,6 @@ struct Waiting {
     since: Instant,
     /// The earliest time of the next attempt.
     again: Instant,
-    /// The deadline of the request.
     ends: Instant,
 }
 
@@ -87,7 +86,6 @@ impl Waiting {
 
 /// The running work on one pod.
 struct Work {
-    /// The id of the request.
     id: String,
     /// False if a command on the node (`inplace node`) started the operation and died: the request is in no
     /// annotation, so no annotation can withdraw it. `None` while that is unknown.
@@ -141,14 +139,14 @@ impl<B: StatusSink> Dispatcher<B> {
             }
             // Not before the listing: the statuses in the journal decide which statuses are written now.
             if self.has_listed
-                && let Some(view) = requests.look()
+                && let Some(view) = requests.current()
             {
                 self.compare(view);
             }
-            let tend = requests.tend(&|key| self.work.contains_key(key));
+            let maintain = requests.maintain(&|key| self.work.contains_key(key));
             let (stop, permits) = (self.stop.clone(), self.permits.clone());
             let times = self.waiting.values().flat_map(|waiting| [waiting.again, waiting.ends]);
-            let again = times.chain(tend).chain(unread).filter(|at| *at > Instant::now()).min();
+            let again = times.chain(maintain).chain(unread).filter(|at| *at > Instant::now()).min();
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = requests.changed() => {}
@@ -172,7 +170,6 @@ impl<B: StatusSink> Dispatcher<B> {
         }
     }
 
-    /// Starts a listing of the journal.
     fn list(&mut self) {
         let journal = self.node.journal.clone();
         self.listing.spawn(async move { journal.all().await });
@@ -258,7 +255,7 @@ impl<B: StatusSink> Dispatcher<B> {
     }
 
     /// Compares the running operations with the requests; starts and withdraws operations accordingly.
-    fn compare(&mut self, view: View) {
+    fn compare(&mut self, view: CurrentRequests) {
         self.metrics.unreadable.set(count(self.damaged + view.unreadable));
         for (key, work) in &mut self.work {
             let pod_request = view.requests.get(key);
@@ -275,7 +272,7 @@ impl<B: StatusSink> Dispatcher<B> {
             }
         }
         if view.current {
-            self.forget_waiting(&view);
+            self.drop_withdrawn(&view);
         }
         for (key, pod_request) in view.requests {
             if !view.current || pod_request.held {
@@ -294,7 +291,7 @@ impl<B: StatusSink> Dispatcher<B> {
     }
 
     /// Drops the waiting requests that no annotation holds any more.
-    fn forget_waiting(&mut self, view: &View) {
+    fn drop_withdrawn(&mut self, view: &CurrentRequests) {
         let requested: HashSet<_> = view
             .requests
             .iter()
@@ -410,7 +407,7 @@ impl<B: StatusSink> Dispatcher<B> {
             OperationEvent::Status(status) => {
                 sink.report(&key, status);
                 if !has_begun.swap(true, Ordering::Relaxed) {
-                    tracing::info!(pod = %key, id = status.id, "begun");
+                    tracing::info!(pod = %key, id = status.id, "operation started");
                     if let Some(begun) = begun.lock().unwrap_or_else(PoisonError::into_inner).take() {
                         sink.announce(&key, begun);
                     }
@@ -419,14 +416,14 @@ impl<B: StatusSink> Dispatcher<B> {
                     sink.announce(&key, end);
                     metrics.ended(status);
                     let (phase, reason) = (status.phase, &status.reason);
-                    tracing::info!(pod = %key, id = status.id, %phase, reason, message = status.message, "ended");
+                    tracing::info!(pod = %key, id = status.id, %phase, reason, message = status.message, "operation ended");
                 }
             }
             OperationEvent::Effect { verb, took, effect_error, .. } => {
                 metrics.effect(verb, took, effect_error);
                 sink.count(verb, effect_error);
             }
-            OperationEvent::Progress(text) => tracing::debug!(pod = %key, text, "under way"),
+            OperationEvent::Progress(text) => tracing::debug!(pod = %key, text, "operation in progress"),
         })
     }
 
@@ -482,7 +479,7 @@ impl<B: StatusSink> Dispatcher<B> {
         let (client, journal) = (self.node.client.clone(), self.node.journal.clone());
         self.sweeping.spawn(async move {
             let removed = sweep::sweep(&client, &journal, None).await?;
-            if let Err(error) = sweep::forget_gone(&client, &journal).await {
+            if let Err(error) = sweep::remove_gone(&client, &journal).await {
                 tracing::debug!(error = chain(&error), "the journals of deleted pods are removed later");
             }
             Ok(removed)

@@ -68,7 +68,7 @@ impl Collector for OpenPulls {
         let gauge = ConstGauge::new(i64::try_from(self.0.open()).unwrap_or(i64::MAX));
         gauge.encode(encoder.encode_descriptor(
             "open_pulls",
-            "Images being pulled",
+            "Image pulls in progress",
             None,
             gauge.metric_type(),
         )?)
@@ -101,26 +101,30 @@ impl Metrics {
             unreadable: Gauge::default(),
         };
         let Self { operations, downtime, steps, calls, open, waiting, swept, unreadable } = metrics.clone();
-        registry.register("operations", "Containers of ended requests", operations);
+        registry.register(
+            "operations",
+            "Containers of requests that have ended, by action, engine, outcome and reason",
+            operations,
+        );
         registry.register_with_unit(
             "downtime",
-            "Time from the end of the old container to the start of the new one",
+            "Time from the end of the old container to the start of the new one, by action",
             Unit::Seconds,
             downtime,
         );
         registry.register_with_unit(
             "step_duration",
-            "Duration of effects, including pulls",
+            "Duration of one effect of an operation, including pulls",
             Unit::Seconds,
             steps,
         );
         registry.register_with_unit(
             "cri_request_duration",
-            "Calls to the container runtime",
+            "Duration of one call to the container runtime",
             Unit::Seconds,
             calls,
         );
-        registry.register("open_operations", "Operations under way", open);
+        registry.register("open_operations", "Operations in progress", open);
         registry.register(
             "waiting_requests",
             "Requests that wait for a permit or for an earlier request on their pod",
@@ -140,7 +144,6 @@ impl Metrics {
         })
     }
 
-    /// Records one effect of an operation.
     pub(super) fn effect(&self, verb: Verb, took: Duration, effect_error: Option<Class>) {
         let result = effect_error.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
         self.steps

@@ -28,7 +28,7 @@ use crate::hook::engine::Engine;
 use crate::hook::runner::Metrics as HookMetrics;
 use crate::hook::settings::HookArgs;
 use crate::node::holder::{Holder, HolderArgs};
-use crate::node::hook::{Forgotten, Hooks, TemplateCache, Templates};
+use crate::node::hook::{Hooks, LeftoverHookRuns, TemplateCache, Templates};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{Node, journal::JournalError};
@@ -72,7 +72,7 @@ pub struct Args {
     max_pulls: u16,
 }
 
-/// The API server, and which pods are ours.
+/// The API server, and the node whose pods the agent manages.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Cluster")]
 struct ClusterArgs {
@@ -84,7 +84,7 @@ struct ClusterArgs {
         required_unless_present_any = ["standalone", "downward_node_name"]
     )]
     node_name: Option<String>,
-    /// The name that Kubernetes' own examples give it in the environment.
+    /// The same from the environment variable that the examples of Kubernetes use.
     #[arg(long, env = "NODE_NAME", hide = true)]
     downward_node_name: Option<String>,
     /// The kubeconfig [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]
@@ -176,12 +176,12 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let (what, label) = (format!("the HookRuns of node {name}"), format!("{}={name}", annotation::NODE));
     let runs = HookRuns::watch(server.clone(), &what, &label, watching);
     let duty = (server.clone(), engine.clone(), runs.clone());
-    let forgotten = Forgotten::of(&node.journal).await.put_away(server.clone(), runs.clone());
+    let leftover_runs = LeftoverHookRuns::of(&node.journal).await.delete(server.clone(), runs.clone());
     let (runner, stop) =
         (runner(duty, pods.clone(), hook_metrics, context.stop.clone()), context.stop.clone());
     let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));
     context.hook_runs = async move {
-        let others = async { tokio::join!(forgotten, confined) };
+        let others = async { tokio::join!(leftover_runs, confined) };
         tokio::join!(runner.run(), stop.run_until_cancelled(others));
     }
     .boxed();

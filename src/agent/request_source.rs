@@ -55,7 +55,7 @@ pub(super) struct PodRequest {
 
 /// All requests at one moment.
 #[derive(Debug, Default)]
-pub(super) struct View {
+pub(super) struct CurrentRequests {
     /// One request per pod.
     pub(super) requests: BTreeMap<Key, PodRequest>,
     /// False while the source of requests is unreachable: no request starts then, and a missing request may still
@@ -65,10 +65,9 @@ pub(super) struct View {
     pub(super) unreadable: usize,
 }
 
-/// A source of requests.
 pub(super) trait RequestSource {
     /// Returns the current requests. `None` before the source has been read for the first time.
-    fn look(&mut self) -> Option<View>;
+    fn current(&mut self) -> Option<CurrentRequests>;
 
     /// Waits until the requests may have changed.
     async fn changed(&mut self);
@@ -77,7 +76,7 @@ pub(super) trait RequestSource {
     fn key(&self, pod: &PodRef) -> Key;
 
     /// Does pending work on pods that are not `busy`, beside operations. Returns the time of the next call, if any.
-    fn tend(&mut self, _busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
+    fn maintain(&mut self, _busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
         None
     }
 }
@@ -103,7 +102,7 @@ pub(super) trait StatusSink: Clone + Send + Sync + 'static {
     fn recall(&self, _pod: &PodRef, _last: Status) {}
 
     /// Counts an effect of an operation: some effects are writes to the API server.
-    fn count(&self, _verb: Verb, _trouble: Option<Class>) {}
+    fn count(&self, _verb: Verb, _effect_error: Option<Class>) {}
 
     /// Announces an event to users, beside the status.
     fn announce(&self, _key: &Key, _announcement: Announcement) {}

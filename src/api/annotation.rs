@@ -1,103 +1,110 @@
-//! Every label and annotation key this project reads or writes, ours and the kubelet's.
+//! Every label and annotation key that this project reads or writes: its own and those of the kubelet.
 //!
 //! Keys only: their values are parsed where they are used.
 
 /// Annotation on a Pod: the request, written by people and programs.
 pub const REQUEST: &str = "inplace.dev/request";
-/// The answer, written by the agent only.
+/// Annotation on a Pod, written only by the agent: the status of the last request.
 pub const STATUS: &str = "inplace.dev/status";
-/// The readiness gate and its condition, by the ecosystem's name.
+/// Condition type of a Pod: the readiness gate, and the condition that the agent sets.
 pub const GATE: &str = "InPlaceUpdateReady";
-/// Reasons of that condition: an operation is under way, the pod may take traffic, it was left closed after a failure.
+/// Reason of the condition [`GATE`], False: an operation is in progress, and the pod is out of traffic.
 pub const GATE_DRAIN: &str = "InPlaceDrain";
-/// See [`GATE_DRAIN`].
+/// Reason of the condition [`GATE`], True: no operation is in progress, and the pod can get traffic.
 pub const GATE_READY: &str = "InPlaceReady";
-/// See [`GATE_DRAIN`].
+/// Reason of the condition [`GATE`], False: an operation failed, and the pod stays out of traffic.
 pub const GATE_FAILED: &str = "InPlaceFailed";
 
-/// Annotation on a Pod, written by the controller: what an `InPlaceRollout` is doing with it, or did last.
+/// Annotation on a Pod, written by the controller: the task of an `InPlaceRollout` on the pod, in progress or ended.
 pub const ROLLOUT: &str = "inplace.dev/rollout";
-/// Label on a Pod while an `InPlaceRollout` works on it: the uid of the rollout.
+/// Label on a Pod while the task of an `InPlaceRollout` on it is in progress: the uid of the rollout.
 pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";
-/// Annotation on a workload: `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`, whose changes restart its containers.
+/// Annotation on a workload: `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`, the objects whose changes restart containers.
 pub const RESTART_ON_CHANGE: &str = "inplace.dev/restart-on-change";
-/// Annotation on such a workload, written by the controller: hashes of what was handled last, by object.
+/// Annotation on a workload with [`RESTART_ON_CHANGE`], written by the controller: the hash of the content that was handled
+/// last, by object.
 pub const RESTART_ON_CHANGE_SEEN: &str = "inplace.dev/restart-on-change-seen";
-/// Annotation on such a workload: how many pods may be unavailable through the restarts; a number or a share.
+/// Annotation on a workload with [`RESTART_ON_CHANGE`]: how many pods may be unavailable during the restarts, a number or a
+/// percentage.
 pub const RESTART_ON_CHANGE_MAX_UNAVAILABLE: &str = "inplace.dev/restart-on-change-max-unavailable";
-/// Annotation on a Pod, written by the controller: the change of configuration that makes its kubelet update the pod.
+/// Annotation on a Pod, written by the controller: identifies a change of configuration. Writing it triggers the kubelet to
+/// refresh the mounted volumes.
 pub const CONFIGURATION: &str = "inplace.dev/configuration";
 
-/// Label on a Pod, `true`: it is not deleted or evicted before its pre-delete hook has succeeded. On a Namespace: its
-/// evictions are refused while no controller answers. On a HookRun, [`FINISH`].
+/// Label on a Pod, `true`: the pod is not deleted or evicted before its pre-delete hook has succeeded. Label on a
+/// Namespace, `true`: evictions in it are refused while no controller answers. Label on a HookRun, [`FINISH`].
 pub const DELETE_GUARD: &str = "inplace.dev/delete-guard";
-/// Value of [`DELETE_GUARD`] on a HookRun: whoever wanted its pod deleted does not ask again, so the controller does once it
-/// has succeeded.
+/// Value of [`DELETE_GUARD`] on a HookRun: the client that requested the deletion does not retry, so the controller deletes
+/// the pod once the hook has succeeded.
 pub const FINISH: &str = "finish";
-/// Annotation on a guarded Pod: the name of the `HookTemplate` to pass.
+/// Annotation on a guarded Pod: the name of the `HookTemplate` of its pre-delete hook.
 pub const PRE_DELETE_HOOK: &str = "inplace.dev/pre-delete-hook";
-/// Annotation on a guarded Pod, written by a person: another value than before has a hook that failed run again.
+/// Annotation on a guarded Pod, written by a user: each new value runs a failed pre-delete hook once more.
 pub const DELETE_GUARD_RETRY: &str = "inplace.dev/delete-guard-retry";
-/// Annotation on a guarded Pod or its Namespace, written by a person: it may go without its hook, and why.
+/// Annotation on a guarded Pod or its Namespace, written by a user: allows the deletion without the hook. The value is the
+/// reason.
 pub const DELETE_GUARD_OVERRIDE: &str = "inplace.dev/delete-guard-override";
-/// Condition of a guarded Pod, written by the controller into its status: since when its deletion is refused. Whoever makes
-/// or changes pods does not write their status.
+/// Condition type of a guarded Pod, written by the controller: since when its deletion is refused. It is in the status
+/// because users who may create or change pods usually may not write their status.
 pub const DELETE_GUARD_HELD: &str = "inplace.dev/DeleteGuardHeld";
-/// Label on a Namespace, `true`: new pods get the readiness gate by a webhook.
+/// Label on a Namespace, `true`: a webhook adds the readiness gate to new pods.
 pub const READINESS_GATE: &str = "inplace.dev/readiness-gate";
 
 /// Label on a HookRun: the node whose agent runs it.
 pub const NODE: &str = "inplace.dev/node";
-/// Label on a HookRun, by the name that users of bk-bcs know: what it gates.
+/// Label on a HookRun: the action that it gates. The name is that of bk-bcs.
 pub const HOOK_TYPE: &str = "hookrun-type";
-/// Values of [`HOOK_TYPE`].
+/// Value of [`HOOK_TYPE`]: an update in place, before it.
 pub const PRE_INPLACE: &str = "pre-inplace-step";
-/// See [`PRE_INPLACE`].
+/// Value of [`HOOK_TYPE`]: an update in place, after it.
 pub const POST_INPLACE: &str = "post-inplace-step";
-/// See [`PRE_INPLACE`].
+/// Value of [`HOOK_TYPE`]: the deletion of a pod.
 pub const PRE_DELETE: &str = "pre-delete-step";
-/// See [`PRE_INPLACE`].
+/// Value of [`HOOK_TYPE`]: a step of a canary update.
 pub const CANARY: &str = "canary-step";
-/// Annotation on a HookRun, written by a person: `true` approves it by hand, once and this run only.
+/// Annotation on a HookRun, written by a user: `true` approves this run, whatever it measures.
 pub const APPROVE: &str = "inplace.dev/approve";
-/// Annotation on a HookRun: who runs it, `node/NAME` or `controller`. Whoever is not named there keeps away from it.
+/// Annotation on a HookRun: the process that runs it, `node/NAME` or `controller`. No other process runs it.
 pub const RUNNER: &str = "inplace.dev/runner";
 
-/// Label on a container that this project created: the id of the request that made it. Tells our half-made
-/// containers from those of a kubelet. As a label on a HookRun: it belongs to an operation that an agent carries out, and
-/// that operation alone drives it.
+/// Label on a container that this project created: the id of the request. It distinguishes incomplete containers of this
+/// project from those of a kubelet. Label on a HookRun: it reports a hook of this request, which its agent runs; no other
+/// process runs it.
 pub const OPERATION: &str = "inplace.dev/operation";
-/// Label on sandboxes made by `inplace node run`: no kubelet supervises or cleans up behind these.
+/// Label on a sandbox that `inplace node run` created: no kubelet supervises it or cleans it up.
 pub const NODE_RUN: &str = "inplace.dev/node-run";
-/// Annotation beside [`NODE_RUN`]: the state directory that holds the pod's volumes and logs.
+/// Annotation on a sandbox with [`NODE_RUN`]: the state directory that contains the volumes and logs of the pod.
 pub const STATE_DIR: &str = "inplace.dev/state-dir";
 
-/// The kubelet's labels on sandboxes and containers (pkg/kubelet/types/labels.go).
+/// Label of the kubelet on sandboxes and containers: the name of the pod (pkg/kubelet/types/labels.go).
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
-/// See [`POD_NAME`].
+/// Label of the kubelet on sandboxes and containers: the namespace of the pod.
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-/// See [`POD_NAME`].
+/// Label of the kubelet on sandboxes and containers: the uid of the pod.
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
-/// The name in the pod spec. A fence carries [`FENCE_NAME`] here, so that no kubelet takes it for the container.
+/// Label of the kubelet on containers: the name in the pod's spec. A fence has [`FENCE_NAME`] instead, so that no kubelet
+/// mistakes it for the container.
 pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
-/// What a fence has in place of its container's name.
+/// Value of [`CONTAINER_NAME`] on a fence.
 pub const FENCE_NAME: &str = "inplace-fence";
-/// Label on a fence that runs and does nothing. One without it is a clone of its container that is never started.
+/// Label on a fence that runs an idle process. A fence without it is a clone of its container that is never started.
 pub const HOLDER: &str = "inplace.dev/holder";
 
-/// The kubelet's annotations on containers (pkg/kubelet/kuberuntime/labels.go): decimal restart count.
+/// Annotation of the kubelet on containers: the restart count, decimal (pkg/kubelet/kuberuntime/labels.go).
 pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-/// The kubelet's hash of the container's spec, lower-case hex: another one than the spec's has it replaced.
+/// Annotation of the kubelet on containers: the hash of the container's spec, hexadecimal. The kubelet replaces a container
+/// whose hash differs from that of the spec.
 pub const SPEC_HASH: &str = "io.kubernetes.container.hash";
-/// The preStop handler as JSON, only there when the pod has one.
+/// Annotation of the kubelet on containers: the preStop handler as JSON; absent if there is none.
 pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
-/// The container's ports as JSON, only there when it has any.
+/// Annotation of the kubelet on containers: the ports as JSON; absent if there are none.
 pub const PORTS: &str = "io.kubernetes.container.ports";
-/// Decimal seconds; absent means the Kubernetes default of 30.
+/// Annotation of the kubelet on containers: the termination grace period in seconds, decimal; absent: 30, the default of
+/// Kubernetes.
 pub const TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
-/// Path of the termination message inside the container, may be empty.
+/// Annotation of the kubelet on containers: the path of the termination message in the container; may be empty.
 pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
 
-/// On a sandbox made by a kubelet: `api`, `file` or `http`.
+/// Annotation of the kubelet on sandboxes: the source of the pod, `api`, `file` or `http`.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";

@@ -1,57 +1,59 @@
-//! The labels and annotations of workloads, their pods and their hooks: those that users of bk-bcs know, and ours.
+//! The labels and annotations of workloads, their pods and their HookRuns: those of bk-bcs, and those of this project.
 //!
 //! Keys only: their values are parsed where they are used.
 
 use std::collections::BTreeMap;
 
-/// Label on pods: the name of the revision they were made from or updated to.
+/// Label on pods: the name of the revision that the pod was created from or updated to.
 pub const REVISION: &str = "controller-revision-hash";
-/// Label on pods of a `GameDeployment` and on hooks: the last part of the pod's name, or its ordinal.
+/// Label on pods of a `GameDeployment`: the last part of the pod's name, or its ordinal.
 pub const INSTANCE: &str = "tkex.bkbcs.tencent.com/gamedeployment-instance-id";
-/// Label on pods of a `GameDeployment`: `true` on one that stands in during an update (`maxSurge`). It leaves when the update is
-/// over; one that stays in the place of another pod loses the label.
+/// Label on pods of a `GameDeployment`, `true`: the pod was created beyond `replicas` for an update (`maxSurge`). It is
+/// deleted when the update is over, or it replaces a pod that is gone and loses the label.
 pub const SURGE: &str = "inplace.dev/surge";
-/// Labels on pods of a `GameStatefulSet`.
+/// Label on pods of a `GameStatefulSet`: the name of the pod.
 pub const SET_POD_NAME: &str = "gamestatefulset.kubernetes.io/pod-name";
-/// See [`SET_POD_NAME`].
+/// Label on pods of a `GameStatefulSet`: the ordinal of the pod.
 pub const SET_ORDINAL: &str = "gamestatefulset.kubernetes.io/pod-ordinal";
 
-/// Annotation on pods: autoscalers leave this one out. There while a hook asks about it.
+/// Annotation on pods, `true`: autoscalers ignore the pod. Set while its pre-delete hook runs.
 pub const LEAVING: &str = "io.tencent.bcs.dev/game-pod-deleting";
-/// Annotation on pods: how dear it is to delete, a number.
+/// Annotation on pods: the deletion cost, a number.
 pub const POD_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-/// Annotation on nodes: how dear it is to delete a pod there, a number.
+/// Annotation on nodes: the deletion cost of the pods on the node, a number.
 pub const NODE_COST: &str = "io.tencent.bcs.dev/node-deletion-cost";
-/// Annotation on a workload: `ascend` (cheap pods first) or `descend`.
+/// Annotation on a workload: the order in which pods are deleted by cost, `ascend` (lowest first, the default) or `descend`.
 pub const COST_ORDER: &str = "io.tencent.bcs.dev/pod-deletion-cost-sort-method";
-/// Annotations on a `GameDeployment`: give each pod a number of its own from a range.
+/// Annotation on a `GameDeployment`, `true`: each pod gets its own number from [`INDEX_RANGE`].
 pub const INDEX_ON: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-on";
-/// See [`INDEX_ON`].
+/// Annotation on a `GameDeployment`: the range of the numbers, `{"podStartIndex":100,"podEndIndex":110}`.
 pub const INDEX_RANGE: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-range";
-/// Annotation on pods: its number.
+/// Annotation on pods: the number of the pod, see [`INDEX_ON`].
 pub const INDEX: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-id";
-/// Annotation on the template: pods that cannot end because their node is lost are removed by force.
+/// Annotation on the template of a `GameStatefulSet`, `true`: pods on a lost node are deleted with grace period 0.
 pub const NODE_LOST: &str = "pod.gamestatefulset.bkbcs.tencent.com/node-lost-force-delete";
 
-/// Labels on hooks of a workload, beside their type: the revision of the pod or of the step.
+/// Label on HookRuns of a workload: the revision of the pod or of the canary step.
 pub const HOOK_REVISION: &str = "workload-revision";
-/// See [`HOOK_REVISION`]: the last part of the pod's name.
+/// Label on HookRuns of a workload: the last part of the pod's name.
 pub const HOOK_INSTANCE: &str = "instance-id";
-/// See [`HOOK_REVISION`]: the canary step.
+/// Label on HookRuns of a workload: the index of the canary step.
 pub const HOOK_STEP: &str = "canary-step-index";
 
-/// Annotation on pods: the controller's task on the pod, the current or the last one. On hooks: the task that the hook approves.
+/// Annotation on pods, written by the controller: the task of the workload on the pod, in progress or ended. Annotation on
+/// HookRuns: the task that the hook gates.
 pub const TASK: &str = "inplace.dev/task";
-/// The earlier name of [`TASK`]. This release writes both, so that an earlier build can take over and back; the next
-/// release uses [`TASK`] alone.
+/// The earlier name of [`TASK`]. This release writes both, so that a change to an earlier build and back is possible;
+/// the next release uses [`TASK`] alone.
 pub const OLD_TASK: &str = "inplace.dev/turn";
-/// Annotation on hooks: the pod that this one is about.
+/// Annotation on HookRuns of a workload: the uid of the pod.
 pub const HOOK_POD: &str = "inplace.dev/pod-uid";
-/// Annotation on a workload: `Recreate` lets a change that cannot be made in place replace the pods.
+/// Annotation on a workload, `Recreate`: a change that cannot be made in place recreates the pods.
 pub const FALLBACK: &str = "inplace.dev/in-place-fallback";
-/// Annotation on a workload: how many failed pods stop a rollout, a number or a share; absent: `maxUnavailable`.
+/// Annotation on a workload: how many failed pods stop an update, a number or a percentage; absent: `maxUnavailable`.
 pub const FAILURE_THRESHOLD: &str = "inplace.dev/failure-threshold";
-/// Annotation on a workload: try again what failed. Taken off when that was done.
+/// Annotation on a workload, with any value: failed updates are retried. The controller removes it when it has started the
+/// retry.
 pub const RETRY: &str = "inplace.dev/retry";
 
 /// The task among `annotations`. Where the two names differ, an earlier build wrote last: it knows only [`OLD_TASK`].

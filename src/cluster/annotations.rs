@@ -19,7 +19,7 @@ use crate::cluster::server::{Change, Server};
 use crate::failure::Class;
 
 /// The number of attempts when other writers change the pod at the same time.
-const LOOKS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// The metadata of a pod; spec and status are not read.
 #[derive(Deserialize)]
@@ -53,9 +53,9 @@ impl Server {
         wanted: &[(&str, &str)],
     ) -> Result<(), Error> {
         let doing = format!("annotating pod {namespace}/{name}");
-        let mut looks = 0;
+        let mut attempts = 0;
         loop {
-            looks += 1;
+            attempts += 1;
             let seen = self.meta(namespace, name, uid).await?;
             let change = set(&seen, wanted);
             if change.is_empty() {
@@ -63,7 +63,7 @@ impl Server {
             }
             match self.change(&doing, namespace, name, &Change::Json(change)).await {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_test_failed() && looks < LOOKS => {}
+                Err(error) if error.is_test_failed() && attempts < MAX_ATTEMPTS => {}
                 Err(error) => return Err(error),
             }
         }
@@ -76,7 +76,7 @@ impl Server {
         if uid.is_none_or(|uid| is(&seen.metadata, uid)) {
             return Ok(seen.metadata);
         }
-        let message = "it is gone; another pod has its name now".to_owned();
+        let message = "the pod does not exist any more; another pod has its name".to_owned();
         Err(Error::own(&doing, Class::Gone, message))
     }
 }

@@ -58,13 +58,13 @@ impl Server {
 
 fn judge(done: Result<(), Error>) -> Confinement {
     let Err(error) = done else { return Confinement::Open };
-    let said = error.message();
+    let message = error.message();
     let denied = error.class() == Class::Denied;
-    if denied && said.contains("ValidatingAdmissionPolicy '") && said.contains(POLICY) {
+    if denied && message.contains("ValidatingAdmissionPolicy '") && message.contains(POLICY) {
         return Confinement::Confined;
     }
     // Policies are evaluated before validating webhooks, so a refusal by the webhook means that no policy refused.
-    if said.contains(WEBHOOK) { Confinement::Open } else { Confinement::Unknown(error.to_string()) }
+    if message.contains(WEBHOOK) { Confinement::Open } else { Confinement::Unknown(error.to_string()) }
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    fn said(code: u16, message: &str) -> Confinement {
+    fn found(code: u16, message: &str) -> Confinement {
         let status = Status { code, message: message.to_owned(), ..Status::default() };
         judge(Err(Error::of("trying", kube::Error::Api(Box::new(status)))))
     }
@@ -83,15 +83,15 @@ mod tests {
         assert_eq!(judge(Ok(())), Confinement::Open);
         let ours = "hookruns.tkex.tencent.com \"inplace-confinement\" is forbidden: ValidatingAdmissionPolicy \
             'inplace-agent-hooks' with binding 'inplace-agent-hooks' denied request: the HookRun is not of node a";
-        assert_eq!(said(403, ours), Confinement::Confined);
+        assert_eq!(found(403, ours), Confinement::Confined);
         // An overlay may prefix the policy's name.
-        assert_eq!(said(403, &ours.replace("'inplace-", "'team-inplace-")), Confinement::Confined);
+        assert_eq!(found(403, &ours.replace("'inplace-", "'team-inplace-")), Confinement::Confined);
         for after in [
             "admission webhook \"validate.inplace.dev\" denied the request: no",
             "Internal error occurred: failed calling webhook \"validate.inplace.dev\": no endpoints",
         ] {
-            assert_eq!(said(403, after), Confinement::Open, "{after}");
-            assert_eq!(said(500, after), Confinement::Open, "{after}");
+            assert_eq!(found(403, after), Confinement::Open, "{after}");
+            assert_eq!(found(500, after), Confinement::Open, "{after}");
         }
         for (code, other) in [
             (403, "ValidatingAdmissionPolicy 'labels' with binding 'labels' denied request: no team"),
@@ -100,7 +100,10 @@ mod tests {
             (403, "exceeded quota: count/hookruns.tkex.tencent.com=10"),
             (500, "etcdserver: request timed out: 'inplace-agent-hooks'"),
         ] {
-            assert!(matches!(said(code, other), Confinement::Unknown(why) if why.contains(other)), "{other}");
+            assert!(
+                matches!(found(code, other), Confinement::Unknown(why) if why.contains(other)),
+                "{other}"
+            );
         }
     }
 }

@@ -83,9 +83,9 @@ impl Error {
 
 /// Classifies an error status: class, message, and whether the object differs from the expected one.
 fn answer(status: &Status) -> (Class, String, bool) {
-    let said = if status.message.is_empty() { status.reason.as_str() } else { status.message.as_str() };
+    let message = if status.message.is_empty() { status.reason.as_str() } else { status.message.as_str() };
     let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
-    let text = |what: &str| if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") };
+    let text = |what: &str| if message.is_empty() { what.to_owned() } else { format!("{what}: {message}") };
     match status.code {
         404 | 410 => (Class::Gone, text("the object does not exist"), false),
         409 => (Class::Refused, text("conflict: the object was modified or created concurrently"), true),

@@ -35,13 +35,13 @@ pub struct ObjectEvent {
 /// The event object for the API server. `host` is the reporting instance. It is in the core group, which every tool
 /// reads.
 pub(crate) fn event(about: ObjectReference, host: &str, reported: &ObjectEvent) -> Event {
-    let mark = format!(".{:x}", reported.at.as_nanosecond());
+    let suffix = format!(".{:x}", reported.at.as_nanosecond());
     let name = about.name.as_deref().unwrap_or_default();
-    let stem = upto(name, LONGEST_NAME.saturating_sub(mark.len())).trim_end_matches(['.', '-']);
+    let stem = upto(name, LONGEST_NAME.saturating_sub(suffix.len())).trim_end_matches(['.', '-']);
     Event {
         metadata: ObjectMeta {
             namespace: about.namespace.clone(),
-            name: Some(format!("{stem}{mark}")),
+            name: Some(format!("{stem}{suffix}")),
             ..Default::default()
         },
         involved_object: about,

@@ -83,8 +83,8 @@ impl HookRuns {
     }
 
     /// Stores a run that a write returned, before the watch delivers it.
-    pub fn learn(&self, run: Summary) {
-        self.0.learn(run);
+    pub fn upsert(&self, run: Summary) {
+        self.0.upsert(run);
     }
 }
 
@@ -164,10 +164,12 @@ impl Server {
     ///
     /// # Errors
     /// `Gone` if the run does not exist, `Refused` if it was modified concurrently.
-    pub async fn hand_hook_run(&self, run: &Summary, runner: Option<&str>) -> Result<Run, Error> {
+    pub async fn set_hook_run_runner(&self, run: &Summary, runner: Option<&str>) -> Result<Run, Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
-        let to = runner.unwrap_or("nobody");
-        let doing = format!("handing HookRun {namespace}/{name} to {to}");
+        let doing = match runner {
+            Some(to) => format!("setting the runner of HookRun {namespace}/{name} to {to}"),
+            None => format!("removing the runner of HookRun {namespace}/{name}"),
+        };
         let mut operations = vec![patch::test(UID, run.uid())];
         match (run.runner(), runner) {
             (Some(from), to) => {
@@ -194,7 +196,7 @@ impl Server {
 
     /// Reads the current state of a run, even if its spec is unreadable. `None` if it is gone or another run has
     /// its name.
-    pub async fn look_at_hook_run(&self, run: &Summary) -> Result<Option<Run>, Error> {
+    pub async fn read_hook_run(&self, run: &Summary) -> Result<Option<Run>, Error> {
         let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
         let doing = format!("reading HookRun {namespace}/{name}");
         let seen: Option<Run> = self.found(&doing, &namespace, &name).await?;

@@ -63,7 +63,7 @@ impl Splitter {
                 (Text::Inside, b'"') => Text::Outside,
                 _ => Text::Inside,
             };
-            self.keep(byte);
+            self.push_byte(byte);
             return false;
         }
         match byte {
@@ -94,11 +94,11 @@ impl Splitter {
             b',' if self.in_items && self.depth == ITEMS => return false,
             _ => {}
         }
-        self.keep(byte);
+        self.push_byte(byte);
         false
     }
 
-    fn keep(&mut self, byte: u8) {
+    fn push_byte(&mut self, byte: u8) {
         if self.in_items {
             self.item.push(byte);
         } else {

@@ -32,7 +32,7 @@ const SHUTDOWN_WORK: Duration = Duration::from_secs(4);
 
 /// A lease as this process last saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ObservedLease {
     /// The holder's identity; empty if there is no holder.
     pub holder: String,
     /// How long the lease belongs to the holder after a change.
@@ -56,7 +56,12 @@ pub enum LeaseAction {
 
 /// Decides. `held` is when the last successful renewal of this process began, if it leads. `now` and all other
 /// times count from the same moment.
-pub fn next_action(lease: Option<&Seen>, me: &str, held: Option<Duration>, now: Duration) -> LeaseAction {
+pub fn next_action(
+    lease: Option<&ObservedLease>,
+    me: &str,
+    held: Option<Duration>,
+    now: Duration,
+) -> LeaseAction {
     if let Some(renewed) = held {
         let age = now.saturating_sub(renewed);
         if age >= DEADLINE || lease.is_none_or(|lease| lease.holder != me) {
@@ -80,7 +85,7 @@ pub struct Election {
     began: Instant,
     /// The lease as it was last read or written.
     lease: Option<Lease>,
-    seen: Option<Seen>,
+    seen: Option<ObservedLease>,
     held: Option<Duration>,
 }
 
@@ -110,12 +115,12 @@ impl Election {
         while !stop.is_cancelled() {
             let waited = match next_action(self.seen.as_ref(), &self.me, None, self.now()) {
                 LeaseAction::Acquire => self.acquire().await,
-                _ => self.look().await,
+                _ => self.observe().await,
             };
             match waited {
                 Ok(()) => reported = false,
                 Err(error) if !std::mem::replace(&mut reported, true) => {
-                    tracing::warn!("the lease cannot be had or seen: {}", chain(&error));
+                    tracing::warn!("the lease cannot be read or acquired: {}", chain(&error));
                 }
                 Err(_) => {}
             }
@@ -142,7 +147,7 @@ impl Election {
         let mut is_over = false;
         tokio::select! {
             () = stop.cancelled() => {}
-            () = self.keep() => tracing::warn!(lease = self.name, identity = self.me, "leads no more"),
+            () = self.renew_until_lost() => tracing::warn!(lease = self.name, identity = self.me, "lost the lease: this process is not the leader any more"),
             // There is nothing (more) to do: another process may lead.
             () = &mut leading => is_over = true,
         }
@@ -157,14 +162,13 @@ impl Election {
         tokio::pin!(shutdown_work);
         tokio::select! {
             ended = &mut shutdown_work => drop(ended),
-            () = self.keep() => drop(shutdown_work.await),
+            () = self.renew_until_lost() => drop(shutdown_work.await),
         }
         self.give_back().await;
         self.held = None;
     }
 
-    /// Renews the lease until it is lost.
-    async fn keep(&mut self) {
+    async fn renew_until_lost(&mut self) {
         let mut pause = Duration::ZERO;
         loop {
             match next_action(self.seen.as_ref(), &self.me, self.held, self.now()) {
@@ -177,7 +181,7 @@ impl Election {
                             if error.class() == Class::Refused || error.class() == Class::Gone {
                                 // Another process changed the lease, so read its holder. If the read fails, the
                                 // state is the same as without an answer.
-                                let _ = timeout(left, self.look()).await;
+                                let _ = timeout(left, self.observe()).await;
                             }
                             pause = PAUSE / 4;
                         }
@@ -194,12 +198,11 @@ impl Election {
         self.began.elapsed()
     }
 
-    /// Reads the lease.
-    async fn look(&mut self) -> Result<(), Error> {
+    async fn observe(&mut self) -> Result<(), Error> {
         let doing = format!("reading lease {}/{}", self.namespace, self.name);
         let request = self.leases().get(&self.name, &GetParams::default());
         match self.server.ask::<Lease>(&doing, request).await {
-            Ok(lease) => self.saw(lease),
+            Ok(lease) => self.record(lease),
             Err(error) if error.class() == Class::Gone => {
                 self.lease = None;
                 self.seen = None;
@@ -213,13 +216,13 @@ impl Election {
     async fn acquire(&mut self) -> Result<(), Error> {
         if self.lease.is_none() {
             // A lease that this process has not read yet must not be treated as expired.
-            self.look().await?;
+            self.observe().await?;
             if !matches!(next_action(self.seen.as_ref(), &self.me, None, self.now()), LeaseAction::Acquire) {
                 return Ok(());
             }
         }
         match self.write(&self.me.clone()).await {
-            Err(error) if matches!(error.class(), Class::Refused | Class::Gone) => self.look().await,
+            Err(error) if matches!(error.class(), Class::Refused | Class::Gone) => self.observe().await,
             written => written,
         }
     }
@@ -233,7 +236,7 @@ impl Election {
             match self.write("").await {
                 // A renewal that was not waited for has been written in between.
                 Err(error) if error.class() == Class::Refused => {
-                    self.look().await?;
+                    self.observe().await?;
                     if self.seen.as_ref().is_some_and(|seen| seen.holder == self.me) {
                         return self.write("").await;
                     }
@@ -244,8 +247,8 @@ impl Election {
         };
         match timeout(SHUTDOWN_WORK, giving).await {
             Ok(Ok(())) => tracing::info!(lease = self.name, identity = self.me, "given back"),
-            Ok(Err(error)) => tracing::warn!("the lease is not given back: {}", chain(&error)),
-            Err(_) => tracing::warn!("the lease is not given back: the API server is silent"),
+            Ok(Err(error)) => tracing::warn!("the lease cannot be released: {}", chain(&error)),
+            Err(_) => tracing::warn!("the lease cannot be released: the API server does not answer"),
         }
     }
 
@@ -282,22 +285,22 @@ impl Election {
             None => self.leases().create(&params, body),
         };
         let written: Lease = self.server.ask(&doing, request).await?;
-        self.saw(written);
+        self.record(written);
         self.held = (holder == self.me).then_some(began);
         Ok(())
     }
 
     /// Stores the lease, and the current time if the lease has changed.
-    fn saw(&mut self, lease: Lease) {
+    fn record(&mut self, lease: Lease) {
         let spec = lease.spec.clone().unwrap_or_default();
         let is_same =
-            self.lease.as_ref().is_some_and(|known| known.resource_version() == lease.resource_version());
+            self.lease.as_ref().is_some_and(|last| last.resource_version() == lease.resource_version());
         let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         let changed = match (&self.seen, is_same) {
             (Some(seen), true) => seen.changed,
             _ => self.now(),
         };
-        self.seen = Some(Seen {
+        self.seen = Some(ObservedLease {
             holder: spec.holder_identity.unwrap_or_default(),
             duration: seconds.map_or(DURATION, Duration::from_secs),
             changed,

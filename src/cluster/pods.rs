@@ -68,7 +68,7 @@ impl NodePods {
 
     /// The pod with this namespace, name and uid. The uid is the one on its node; see [`Pod::reference`].
     pub fn get(&self, pod: &PodRef) -> Option<Arc<Pod>> {
-        let is = |shown: &Arc<Pod>| shown.reference() == *pod;
+        let is = |cached: &Arc<Pod>| cached.reference() == *pod;
         // The cache key of a static pod is its uid at the API server, which differs from the one on its node.
         self.store.get(&pod.uid).filter(is).or_else(|| self.store.list().into_iter().find(is))
     }
@@ -78,12 +78,12 @@ impl NodePods {
     pub fn declared(&self, pod: &PodRef) -> Option<Declared> {
         // Check first whether the cache is current: what is read after the check is at least as new.
         let current = self.is_current();
-        self.get(pod).map(|shown| shown.declared_at(current, clock::now()))
+        self.get(pod).map(|cached| cached.declared_at(current, clock::now()))
     }
 
     /// The origin of the pod, as the API server reports it.
     pub fn origin(&self, pod: &PodRef) -> Origin {
-        self.get(pod).map_or(Origin::Unknown, |shown| shown.origin())
+        self.get(pod).map_or(Origin::Unknown, |cached| cached.origin())
     }
 
     /// What the `EndpointSlice`s of the pod's namespace say about the pod. They are watched as long as such a value
@@ -109,7 +109,7 @@ impl NodePods {
     }
 
     /// Stores a pod that a patch returned, before the watch delivers it.
-    fn learn(&self, pod: Pod) {
-        self.store.learn(pod);
+    fn upsert(&self, pod: Pod) {
+        self.store.upsert(pod);
     }
 }

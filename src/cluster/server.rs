@@ -153,7 +153,6 @@ impl Server {
         self.ask(doing, request).await
     }
 
-    /// Writes an event.
     pub(crate) async fn report(&self, doing: &str, namespace: &str, event: &Event) -> Result<(), Error> {
         let body = serde_json::to_vec(event)
             .map_err(|error| Error::own(doing, Class::Final, format!("no event: {error}")))?;
@@ -177,12 +176,12 @@ impl Server {
         self.list_of_age(selection, &Age::Newest, |_| true).await
     }
 
-    /// The objects of a selection that `kept` accepts, in a state of this age.
+    /// The objects of a selection that `accepts` accepts, in a state of this age.
     pub(crate) async fn list_of_age<T>(
         &self,
         selection: &Selection,
         age: &Age,
-        mut kept: impl FnMut(&T) -> bool,
+        mut accepts: impl FnMut(&T) -> bool,
     ) -> Result<Listed<T>, Error>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,
@@ -200,18 +199,18 @@ impl Server {
             Age::Newest => params,
         };
         let mut items = Vec::new();
-        let mut keep = |item: T| {
-            if kept(&item) {
+        let mut collect = |item: T| {
+            if accepts(&item) {
                 items.push(item);
             }
         };
-        let mut list = self.page(&doing, selection.request::<T>().list(&params), &mut keep).await?;
+        let mut list = self.page(&doing, selection.request::<T>().list(&params), &mut collect).await?;
         while !list.metadata.rest.is_empty() {
             // The server returns the following pages in the version of the first page, and rejects any other
             // parameter about the version.
             (params.resource_version, params.version_match) = (None, None);
             params.continue_token = Some(std::mem::take(&mut list.metadata.rest));
-            let next = self.page(&doing, selection.request::<T>().list(&params), &mut keep).await;
+            let next = self.page(&doing, selection.request::<T>().list(&params), &mut collect).await;
             // The continue token may have expired. The list must then start again; it does not mean that the kind
             // does not exist.
             list = next.map_err(|error| match error.class() {
@@ -235,7 +234,7 @@ impl Server {
         &self,
         doing: &str,
         request: Result<http::Request<Vec<u8>>, request::Error>,
-        keep: &mut impl FnMut(T),
+        collect: &mut impl FnMut(T),
     ) -> Result<List, Error> {
         let request = request.map_err(|error| Error::of(doing, kube::Error::BuildRequest(error)))?;
         let reading = Box::pin(async {
@@ -249,7 +248,7 @@ impl Server {
                     break;
                 }
                 splitter.push(piece, |item| {
-                    keep(parse(doing, item)?);
+                    collect(parse(doing, item)?);
                     Ok::<(), Error>(())
                 })?;
                 let taken = piece.len();

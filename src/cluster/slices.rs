@@ -105,7 +105,7 @@ struct Raw {
 struct Endpoint {
     #[serde(default)]
     conditions: Conditions,
-    target_ref: Option<Target>,
+    target_ref: Option<TargetRef>,
 }
 
 #[derive(Default, Deserialize)]
@@ -115,7 +115,7 @@ struct Conditions {
 }
 
 #[derive(Deserialize)]
-struct Target {
+struct TargetRef {
     uid: Option<String>,
 }
 

@@ -55,11 +55,11 @@ pub(crate) struct Store<T> {
 struct Shared<T> {
     server: Server,
     selection: Selection,
-    view: RwLock<View<T>>,
+    view: RwLock<CacheState<T>>,
     updates: tokio::sync::watch::Sender<()>,
 }
 
-struct View<T> {
+struct CacheState<T> {
     objects: BTreeMap<String, Arc<T>>,
     /// Keys by group.
     groups: HashMap<String, BTreeSet<String>>,
@@ -71,7 +71,7 @@ struct View<T> {
     synced: bool,
 }
 
-impl<T> Default for View<T> {
+impl<T> Default for CacheState<T> {
     fn default() -> Self {
         Self {
             objects: BTreeMap::new(),
@@ -84,12 +84,12 @@ impl<T> Default for View<T> {
     }
 }
 
-impl<T: Cached> View<T> {
+impl<T: Cached> CacheState<T> {
     fn insert(&mut self, key: String, object: Arc<T>) {
-        if let Some(known) = self.objects.get_mut(&key)
-            && object.is_as(known)
+        if let Some(cached) = self.objects.get_mut(&key)
+            && object.is_as(cached)
         {
-            *known = object;
+            *cached = object;
             return;
         }
         self.take(&key);
@@ -121,9 +121,9 @@ impl<T: Cached> View<T> {
 impl<T> Debug for Store<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (count, current) = self.shared.read(|view| (view.objects.len(), view.current));
-        let mut shown = f.debug_struct("Store");
-        shown.field("of", &self.shared.selection.what).field("objects", &count).field("current", &current);
-        shown.finish_non_exhaustive()
+        let mut fields = f.debug_struct("Store");
+        fields.field("of", &self.shared.selection.what).field("objects", &count).field("current", &current);
+        fields.finish_non_exhaustive()
     }
 }
 
@@ -161,7 +161,6 @@ impl<T: Cached> Store<T> {
         })
     }
 
-    /// True if there are no objects.
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.read(|view| view.objects.is_empty())
     }
@@ -196,26 +195,26 @@ impl<T: Cached> Store<T> {
 
     /// Stores an object that a write returned, before the watch delivers it. An object that is not in the cache
     /// (any more) is not added.
-    pub(crate) fn learn(&self, object: T) {
-        self.shared.learn(object);
+    pub(crate) fn upsert(&self, object: T) {
+        self.shared.upsert(object);
     }
 
     /// Removes an object that is known to be gone, before the watch reports it.
-    pub(crate) fn forget(&self, key: &str, uid: &str) {
+    pub(crate) fn remove(&self, key: &str, uid: &str) {
         self.shared.remove(key, Some(uid));
     }
 }
 
 impl<T> Shared<T> {
-    fn read<R>(&self, look: impl FnOnce(&View<T>) -> R) -> R {
-        look(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<R>(&self, query: impl FnOnce(&CacheState<T>) -> R) -> R {
+        query(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn alter(&self, work: impl FnOnce(&mut View<T>)) {
+    fn alter(&self, work: impl FnOnce(&mut CacheState<T>)) {
         work(&mut self.view.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn change(&self, work: impl FnOnce(&mut View<T>)) {
+    fn change(&self, work: impl FnOnce(&mut CacheState<T>)) {
         self.alter(work);
         self.updates.send_replace(());
     }
@@ -240,7 +239,7 @@ impl<T: Cached> Shared<T> {
             }
             for (key, object) in objects {
                 let version = |object: &Arc<T>| (object.uid(), object.resource_version());
-                if view.objects.get(&key).is_none_or(|known| version(known) != version(&object)) {
+                if view.objects.get(&key).is_none_or(|cached| version(cached) != version(&object)) {
                     view.insert(key, object);
                 }
             }
@@ -252,7 +251,7 @@ impl<T: Cached> Shared<T> {
     fn put(&self, object: T) {
         self.change(|view| {
             let key = object.key();
-            if view.objects.get(&key).is_none_or(|known| is_not_older(&object, known.as_ref())) {
+            if view.objects.get(&key).is_none_or(|cached| is_not_older(&object, cached.as_ref())) {
                 view.insert(key, Arc::new(object));
             }
         });
@@ -262,7 +261,7 @@ impl<T: Cached> Shared<T> {
         self.change(|view| {
             // An object that was created again under the same key has another uid; a late deletion must not remove
             // it.
-            if view.objects.get(key).is_some_and(|known| known.uid().as_deref() == uid) {
+            if view.objects.get(key).is_some_and(|cached| cached.uid().as_deref() == uid) {
                 view.take(key);
             }
         });
@@ -271,14 +270,14 @@ impl<T: Cached> Shared<T> {
     /// The newest version among `version` and those of the cached objects, if they are numbers.
     fn newest_after(&self, version: &str) -> String {
         let Ok(version) = version.parse::<u64>() else { return version.to_owned() };
-        let known = |view: &View<T>| {
+        let cached = |view: &CacheState<T>| {
             let versions = view.objects.values().filter_map(|object| object.resource_version()?.parse().ok());
             versions.fold(version, u64::max)
         };
-        self.read(known).to_string()
+        self.read(cached).to_string()
     }
 
-    fn learn(&self, object: T) {
+    fn upsert(&self, object: T) {
         let key = object.key();
         if self.read(|view| view.objects.contains_key(&key)) {
             self.put(object);
@@ -326,11 +325,11 @@ mod tests {
     async fn neither_watch_nor_answer_brings_back_an_older_state() {
         let shared = shared();
         shared.put(pod("a", 10, ""));
-        shared.learn(pod("a", 12, ""));
+        shared.upsert(pod("a", 12, ""));
         shared.put(pod("a", 11, ""));
         assert_eq!(versions(&shared), [("a".into(), "12".into())]);
         shared.put(pod("a", 13, ""));
-        shared.learn(pod("a", 12, ""));
+        shared.upsert(pod("a", 12, ""));
         assert_eq!(versions(&shared), [("a".into(), "13".into())]);
         // A list replaces the cache, even if the cached state is newer.
         shared.replace(vec![pod("a", 5, "")]);
@@ -343,7 +342,7 @@ mod tests {
         shared.put(pod("a", 10, ""));
         let gone = pod("a", 11, "");
         shared.remove(&gone.key(), gone.uid().as_deref());
-        shared.learn(pod("a", 12, ""));
+        shared.upsert(pod("a", 12, ""));
         assert_eq!(versions(&shared), []);
     }
 

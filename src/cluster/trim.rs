@@ -33,7 +33,7 @@ pub(crate) trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
     fn groups(&self, meta: &ObjectMeta) -> Vec<String>;
 
     /// True if this is equal to `before`, regardless of the versions.
-    fn says_the_same(&self, before: &Self) -> bool;
+    fn is_unchanged_since(&self, before: &Self) -> bool;
 
     /// The approximate size of the cached part in bytes, without its metadata.
     fn bytes(&self) -> usize {
@@ -110,7 +110,7 @@ impl<T: Trim> Cached for Trimmed<T> {
 
     fn is_as(&self, before: &Self) -> bool {
         let rest = |object: &Self| ObjectMeta { resource_version: None, ..object.meta.clone() };
-        rest(self) == rest(before) && self.value.says_the_same(&before.value)
+        rest(self) == rest(before) && self.value.is_unchanged_since(&before.value)
     }
 }
 
@@ -153,7 +153,6 @@ pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
-/// The group of the objects in a namespace.
 pub(crate) fn within(namespace: &str) -> String {
     format!("in/{namespace}")
 }
@@ -171,8 +170,8 @@ pub(crate) fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(
     if read.is_none() {
         let name = meta.name.as_deref().unwrap_or_default();
         tracing::warn!(
-            "{} {}/{name} cannot be read and is left alone: is the definition of its kind that of this release? \
-             `inplace crds` prints it",
+            "{} {}/{name} cannot be decoded and is ignored: check that the CRD is that of this release \
+             (`inplace crds` prints it)",
             T::kind(&()),
             namespace(meta)
         );

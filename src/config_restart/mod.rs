@@ -48,17 +48,17 @@ pub struct Reference {
 pub enum Malformed {
     /// An entry of the list is malformed.
     #[error(
-        "`{0}` is not understood: write configmap/NAME or secret/NAME, with =CONTAINER+CONTAINER after it if need be"
+        "`{0}` is not valid: write configmap/NAME or secret/NAME, optionally followed by =CONTAINER+CONTAINER"
     )]
     Entry(String),
     /// An object is named twice.
     #[error("{0} is named twice")]
     Twice(String),
     /// Too many objects are named.
-    #[error("it names more than {MOST} objects")]
+    #[error("more than {MOST} objects are named")]
     TooMany,
     /// The annotation for `maxUnavailable` is malformed.
-    #[error("`{0}` is neither a number of pods, from 1, nor a share like 25%")]
+    #[error("`{0}` is neither a number of pods from 1 on nor a percentage such as 25%")]
     MaxUnavailable(String),
 }
 
@@ -80,7 +80,10 @@ pub fn parse(text: &str) -> Result<Vec<Reference>, Malformed> {
     let mut references: Vec<Reference> = Vec::new();
     for entry in text.split(',').map(str::trim) {
         let reference = entry_of(entry).ok_or_else(|| Malformed::Entry(entry.chars().take(64).collect()))?;
-        if references.iter().any(|known| (known.source, &known.name) == (reference.source, &reference.name)) {
+        if references
+            .iter()
+            .any(|before| (before.source, &before.name) == (reference.source, &reference.name))
+        {
             return Err(Malformed::Twice(reference.to_string()));
         }
         references.push(reference);
@@ -125,7 +128,7 @@ pub enum Content {
     /// The object does not exist.
     Absent,
     /// The object exists.
-    There {
+    Present {
         /// Hash of the content.
         hash: String,
         /// Resource version: it distinguishes a later change back to the same content.
@@ -134,7 +137,7 @@ pub enum Content {
 }
 
 /// What was handled: hash by object.
-pub type Seen = BTreeMap<String, String>;
+pub type HandledHashes = BTreeMap<String, String>;
 
 /// A change that was observed and is not handled yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,9 +145,9 @@ pub struct Change {
     /// The objects that have changed.
     pub changed: Vec<String>,
     /// The hashes to store once this change is handled.
-    pub seen: Seen,
+    pub handled: HandledHashes,
     /// Identifies the change: the same for every replica of the controller that observes it.
-    pub mark: String,
+    pub id: String,
     /// Set once the kubelets were triggered to refresh. Whatever changes after that is another change.
     pub refreshed: Option<Timestamp>,
     noticed: Timestamp,
@@ -157,20 +160,20 @@ pub enum Step {
     /// Nothing at this time.
     Nothing,
     /// Store the current hashes. Nothing is restarted.
-    Record(Seen),
+    Record(HandledHashes),
     /// Make the kubelets of the pods refresh mounted volumes.
     Refresh,
     /// Restart the containers.
     Restart,
 }
 
-/// Decides for the workload `uid`, whose `references` have these `contents`. `seen`: what was handled; `change`: what
+/// Decides for the workload `uid`, whose `references` have these `contents`. `handled`: what was handled; `change`: what
 /// was observed so far.
 pub fn decide(
     uid: &str,
     references: &[Reference],
     contents: &[Content],
-    seen: Option<&Seen>,
+    handled: Option<&HandledHashes>,
     change: &mut Option<Change>,
     now: Timestamp,
 ) -> Step {
@@ -180,12 +183,12 @@ pub fn decide(
     if contents.contains(&Content::Unknown) {
         return Step::Nothing;
     }
-    let (mut next, mut changed, mut versions) = (Seen::new(), Vec::new(), Vec::new());
+    let (mut next, mut changed, mut versions) = (HandledHashes::new(), Vec::new(), Vec::new());
     for (reference, content) in references.iter().zip(contents) {
         let key = reference.to_string();
-        let before = seen.and_then(|seen| seen.get(&key));
+        let before = handled.and_then(|handled| handled.get(&key));
         match (content, before) {
-            (Content::There { hash, version }, before) => {
+            (Content::Present { hash, version }, before) => {
                 if before.is_some_and(|before| before != hash) {
                     changed.push(key.clone());
                     versions.push(version.as_str());
@@ -199,13 +202,13 @@ pub fn decide(
     }
     if changed.is_empty() {
         *change = None;
-        return if seen == Some(&next) { Step::Nothing } else { Step::Record(next) };
+        return if handled == Some(&next) { Step::Nothing } else { Step::Record(next) };
     }
-    let mark = format!("{:016x}", fingerprint(&format!("{uid} {next:?} {versions:?}")));
-    let known = change.take();
-    let noticed = known.as_ref().map_or(now, |known| known.noticed);
-    let last = known.filter(|known| known.seen == next).map_or(now, |known| known.last);
-    *change = Some(Change { changed, seen: next, mark, refreshed: None, noticed, last });
+    let id = format!("{:016x}", fingerprint(&format!("{uid} {next:?} {versions:?}")));
+    let before = change.take();
+    let noticed = before.as_ref().map_or(now, |before| before.noticed);
+    let last = before.filter(|before| before.handled == next).map_or(now, |before| before.last);
+    *change = Some(Change { changed, handled: next, id, refreshed: None, noticed, last });
     let due = later(last, QUIET).min(later(noticed, LONGEST));
     if now >= due { Step::Refresh } else { Step::Nothing }
 }

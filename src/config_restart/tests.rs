@@ -9,28 +9,28 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn there(hash: &str, version: &str) -> Content {
-    Content::There { hash: hash.into(), version: version.into() }
+    Content::Present { hash: hash.into(), version: version.into() }
 }
 
-fn seen(hashes: &[(&str, &str)]) -> Seen {
+fn handled(hashes: &[(&str, &str)]) -> HandledHashes {
     hashes.iter().map(|(key, hash)| ((*key).to_owned(), (*hash).to_owned())).collect()
 }
 
 /// A workload that names one `ConfigMap` and is reconciled repeatedly.
 struct Watcher {
     references: Vec<Reference>,
-    seen: Option<Seen>,
+    handled: Option<HandledHashes>,
     change: Option<Change>,
 }
 
 impl Watcher {
     fn new() -> Self {
-        let seen = Some(seen(&[("configmap/app", "a")]));
-        Self { references: parse("configmap/app").unwrap(), seen, change: None }
+        let handled = Some(handled(&[("configmap/app", "a")]));
+        Self { references: parse("configmap/app").unwrap(), handled, change: None }
     }
 
-    fn look(&mut self, content: Content, now: i64) -> Step {
-        decide("u-1", &self.references, &[content], self.seen.as_ref(), &mut self.change, at(now))
+    fn observe(&mut self, content: Content, now: i64) -> Step {
+        decide("u-1", &self.references, &[content], self.handled.as_ref(), &mut self.change, at(now))
     }
 }
 
@@ -41,7 +41,7 @@ fn the_annotation_is_read_as_a_whole_or_not_at_all() {
     assert_eq!(read[1].containers, ["web", "side"]);
     for (text, says) in [
         ("", "``"),
-        ("app", "`app` is not understood"),
+        ("app", "`app` is not valid"),
         ("configmap/", "`configmap/`"),
         ("configmaps/app", "write configmap/NAME"),
         ("configmap/app,", "``"),
@@ -72,70 +72,70 @@ fn the_annotation_is_read_as_a_whole_or_not_at_all() {
 #[test]
 fn what_is_seen_first_is_written_down_and_restarts_nothing() {
     let mut watcher = Watcher::new();
-    watcher.seen = None;
-    assert_eq!(watcher.look(Content::Unknown, 0), Step::Nothing);
-    assert_eq!(watcher.look(Content::Absent, 0), Step::Record(Seen::new()));
-    assert_eq!(watcher.look(there("a", "1"), 0), Step::Record(seen(&[("configmap/app", "a")])));
+    watcher.handled = None;
+    assert_eq!(watcher.observe(Content::Unknown, 0), Step::Nothing);
+    assert_eq!(watcher.observe(Content::Absent, 0), Step::Record(HandledHashes::new()));
+    assert_eq!(watcher.observe(there("a", "1"), 0), Step::Record(handled(&[("configmap/app", "a")])));
     // An object that is named from now on causes no restart either, and one that is no longer named is forgotten.
-    watcher.seen = Some(seen(&[("configmap/other", "b")]));
-    assert_eq!(watcher.look(there("a", "1"), 0), Step::Record(seen(&[("configmap/app", "a")])));
+    watcher.handled = Some(handled(&[("configmap/other", "b")]));
+    assert_eq!(watcher.observe(there("a", "1"), 0), Step::Record(handled(&[("configmap/app", "a")])));
     // An object that was missing for a while is compared with its previous content.
     let mut watcher = Watcher::new();
-    assert_eq!(watcher.look(Content::Absent, 0), Step::Nothing);
-    assert_eq!(watcher.look(there("a", "7"), 5), Step::Nothing);
+    assert_eq!(watcher.observe(Content::Absent, 0), Step::Nothing);
+    assert_eq!(watcher.observe(there("a", "7"), 5), Step::Nothing);
     assert_eq!(watcher.change, None);
 }
 
 #[test]
 fn a_change_settles_is_refreshed_and_restarts_once() {
     let mut watcher = Watcher::new();
-    assert_eq!(watcher.look(there("b", "2"), 0), Step::Nothing);
-    assert_eq!(watcher.look(there("c", "3"), 5), Step::Nothing);
-    assert_eq!(watcher.look(there("c", "3"), 14), Step::Nothing);
-    assert_eq!(watcher.look(Content::Unknown, 15), Step::Nothing);
-    assert_eq!(watcher.look(there("c", "3"), 15), Step::Refresh);
+    assert_eq!(watcher.observe(there("b", "2"), 0), Step::Nothing);
+    assert_eq!(watcher.observe(there("c", "3"), 5), Step::Nothing);
+    assert_eq!(watcher.observe(there("c", "3"), 14), Step::Nothing);
+    assert_eq!(watcher.observe(Content::Unknown, 15), Step::Nothing);
+    assert_eq!(watcher.observe(there("c", "3"), 15), Step::Refresh);
     let change = watcher.change.as_mut().unwrap();
     assert_eq!(
-        (change.changed.as_slice(), &change.seen),
-        (&["configmap/app".to_owned()][..], &seen(&[("configmap/app", "c")]))
+        (change.changed.as_slice(), &change.handled),
+        (&["configmap/app".to_owned()][..], &handled(&[("configmap/app", "c")]))
     );
     change.refreshed = Some(at(16));
     // A change after the refresh is not in the mounted volumes: it is the next change.
-    assert_eq!(watcher.look(there("d", "4"), 25), Step::Nothing);
-    assert_eq!(watcher.look(there("d", "4"), 26), Step::Restart);
+    assert_eq!(watcher.observe(there("d", "4"), 25), Step::Nothing);
+    assert_eq!(watcher.observe(there("d", "4"), 26), Step::Restart);
     let change = watcher.change.take().unwrap();
-    assert_eq!(change.seen, seen(&[("configmap/app", "c")]));
-    watcher.seen = Some(change.seen);
-    assert_eq!(watcher.look(there("d", "4"), 27), Step::Nothing);
-    assert_ne!(watcher.change.as_ref().unwrap().mark, change.mark);
-    assert_eq!(watcher.look(there("d", "4"), 37), Step::Refresh);
+    assert_eq!(change.handled, handled(&[("configmap/app", "c")]));
+    watcher.handled = Some(change.handled);
+    assert_eq!(watcher.observe(there("d", "4"), 27), Step::Nothing);
+    assert_ne!(watcher.change.as_ref().unwrap().id, change.id);
+    assert_eq!(watcher.observe(there("d", "4"), 37), Step::Refresh);
 }
 
 #[test]
 fn what_never_settles_is_taken_after_a_minute_and_what_is_taken_back_is_no_change() {
     let mut watcher = Watcher::new();
     for second in 0..12 {
-        assert_eq!(watcher.look(there(&format!("b{second}"), "2"), second * 5), Step::Nothing);
+        assert_eq!(watcher.observe(there(&format!("b{second}"), "2"), second * 5), Step::Nothing);
     }
-    assert_eq!(watcher.look(there("b12", "2"), 60), Step::Refresh);
+    assert_eq!(watcher.observe(there("b12", "2"), 60), Step::Refresh);
     let mut watcher = Watcher::new();
-    assert_eq!(watcher.look(there("b", "2"), 0), Step::Nothing);
-    assert_eq!(watcher.look(there("a", "3"), 5), Step::Nothing);
+    assert_eq!(watcher.observe(there("b", "2"), 0), Step::Nothing);
+    assert_eq!(watcher.observe(there("a", "3"), 5), Step::Nothing);
     assert_eq!(watcher.change, None);
 }
 
 #[test]
 fn the_same_change_has_the_same_name_for_whoever_notices_it_and_the_same_content_later_has_not() {
-    let mark = |version: &str, uid: &str| {
+    let id = |version: &str, uid: &str| {
         let mut change = None;
         let references = parse("configmap/app").unwrap();
-        let before = seen(&[("configmap/app", "a")]);
+        let before = handled(&[("configmap/app", "a")]);
         decide(uid, &references, &[there("b", version)], Some(&before), &mut change, at(0));
-        change.unwrap().mark
+        change.unwrap().id
     };
-    assert_eq!(mark("2", "u-1"), mark("2", "u-1"));
-    assert_ne!(mark("2", "u-1"), mark("4", "u-1"));
-    assert_ne!(mark("2", "u-1"), mark("2", "u-2"));
+    assert_eq!(id("2", "u-1"), id("2", "u-1"));
+    assert_ne!(id("2", "u-1"), id("4", "u-1"));
+    assert_ne!(id("2", "u-1"), id("2", "u-2"));
 }
 
 #[test]

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// One Event that was written.
 #[derive(Debug)]
-struct Line {
+struct WrittenEvent {
     name: String,
     count: i32,
     began: Instant,
@@ -33,7 +33,7 @@ struct Line {
 }
 
 /// An object's uid, a reason and the message. The empty message is the aggregate of all further similar events.
-type Place = (String, &'static str, String);
+type EventKey = (String, &'static str, String);
 
 /// The write that an event leads to.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ enum Write {
 pub(super) struct Events {
     server: Server,
     host: String,
-    lines: Mutex<HashMap<Place, Line>>,
+    lines: Mutex<HashMap<EventKey, WrittenEvent>>,
 }
 
 impl Events {
@@ -61,10 +61,13 @@ impl Events {
         let now = Instant::now();
         let uid = about.uid.clone().unwrap_or_default();
         let namespace = about.namespace.clone().unwrap_or_default();
-        let (place, write) = self.with(|lines| plan(lines, &uid, event, now));
-        let alike = place.2.is_empty() && !event.message.is_empty();
-        let note =
-            if alike { format!("(and more like it) {}", event.message) } else { event.message.clone() };
+        let (key, write) = self.with(|lines| plan(lines, &uid, event, now));
+        let alike = key.2.is_empty() && !event.message.is_empty();
+        let note = if alike {
+            format!("(combined from similar events) {}", event.message)
+        } else {
+            event.message.clone()
+        };
         let reported =
             ObjectEvent { reason: event.reason.to_owned(), warning: event.warning, note, at: clock::now() };
         let written = match write {
@@ -73,8 +76,8 @@ impl Events {
             Write::Create => {
                 let made = self.server.object_event(about, &self.host, &reported).await;
                 made.map(|name| {
-                    let line = Line { name, count: 1, began: now, written: now };
-                    self.with(|lines| drop(lines.insert(place, line)));
+                    let line = WrittenEvent { name, count: 1, began: now, written: now };
+                    self.with(|lines| drop(lines.insert(key, line)));
                 })
             }
         };
@@ -84,40 +87,45 @@ impl Events {
         written.is_ok()
     }
 
-    fn with<R>(&self, work: impl FnOnce(&mut HashMap<Place, Line>) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&mut HashMap<EventKey, WrittenEvent>) -> R) -> R {
         work(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn plan(lines: &mut HashMap<Place, Line>, uid: &str, event: &Event, now: Instant) -> (Place, Write) {
+fn plan(
+    lines: &mut HashMap<EventKey, WrittenEvent>,
+    uid: &str,
+    event: &Event,
+    now: Instant,
+) -> (EventKey, Write) {
     lines.retain(|_, line| now.duration_since(line.began) < WINDOW);
-    let mut place = (uid.to_owned(), event.reason, event.message.clone());
-    if !lines.contains_key(&place) {
+    let mut key = (uid.to_owned(), event.reason, event.message.clone());
+    if !lines.contains_key(&key) {
         let alike = lines.keys().filter(|(of, reason, _)| of == uid && *reason == event.reason).count();
         if alike < OWN_LINES {
-            return (place, Write::Create);
+            return (key, Write::Create);
         }
-        place.2 = String::new();
+        key.2 = String::new();
     }
-    let Some(line) = lines.get_mut(&place) else { return (place, Write::Create) };
+    let Some(line) = lines.get_mut(&key) else { return (key, Write::Create) };
     line.count = line.count.saturating_add(1);
     if now.duration_since(line.written) < PAUSE {
-        return (place, Write::Nothing);
+        return (key, Write::Nothing);
     }
     line.written = now;
     let write = Write::Count(line.name.clone(), line.count);
-    (place, write)
+    (key, write)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn reported(lines: &mut HashMap<Place, Line>, message: &str, now: Instant) -> Write {
+    fn reported(lines: &mut HashMap<EventKey, WrittenEvent>, message: &str, now: Instant) -> Write {
         let event = Event { reason: "SuccessfulCreate", message: message.to_owned(), warning: false };
-        let (place, write) = plan(lines, "u", &event, now);
+        let (key, write) = plan(lines, "u", &event, now);
         if write == Write::Create {
-            lines.insert(place, Line { name: message.to_owned(), count: 1, began: now, written: now });
+            lines.insert(key, WrittenEvent { name: message.to_owned(), count: 1, began: now, written: now });
         }
         write
     }

@@ -37,18 +37,18 @@ use crate::process::{admin, random, shutdown};
 /// The Lease of the leader election.
 const LEASE: &str = "inplace-controller";
 
-/// Bring about what GameDeployments, GameStatefulSets and rollouts want, and run the hooks that no agent runs, until stopped
+/// Run the controller: reconcile GameDeployments, GameStatefulSets and InPlaceRollouts, and run the hooks that no agent runs
 #[derive(Debug, clap::Args)]
 // The user's arguments in a Deployment follow the shipped ones and override them.
 #[command(args_override_self = true)]
 pub struct Args {
-    /// Kubeconfig; without it $KUBECONFIG, ~/.kube/config, or the service account of the pod
+    /// The kubeconfig [default: $KUBECONFIG, ~/.kube/config, or the service account of the pod]
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
-    /// Context in the kubeconfig
+    /// The context of the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME", help_heading = "Cluster")]
     context: Option<String>,
-    /// Namespace of the Lease and of the agents; without it that of the kubeconfig or of the pod
+    /// Namespace of the Lease and of the agents [default: that of the kubeconfig or of the pod]
     #[arg(long, env = "INPLACE_NAMESPACE", value_name = "NAME", help_heading = "Cluster")]
     namespace: Option<String>,
     /// Name of this process in the Lease and in events
@@ -63,7 +63,7 @@ pub struct Args {
     webhooks: WebhookArgs,
 }
 
-/// Why the controller cannot start or go on.
+/// Why the controller cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no usable configuration of a client for the API server.
@@ -124,7 +124,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         .map(|_| Webhooks::new(&webhook_args, server.clone(), &namespace, Terms::default()));
     let mut registry = Registry::with_prefix("inplace");
     let leads = Gauge::<i64>::default();
-    registry.register("leader", "1 while this process leads, 0 while another one does", leads.clone());
+    registry.register("leader", "1 while this process is the leader, 0 while it is not", leads.clone());
     if let Some(webhooks) = &webhooks {
         webhooks.register(&mut registry);
     }

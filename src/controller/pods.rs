@@ -7,7 +7,7 @@ use crate::cluster::error::Error;
 use crate::cluster::server::Server;
 use crate::cluster::store::Store;
 use crate::cluster::trim::{self, Trim, Trimmed};
-use crate::podtask::write::{PodPatch, PodRef};
+use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::process::log::chain;
 
 /// Reads the pods whose last write has no confirmed result. Returns those that could not be read.
@@ -15,13 +15,13 @@ pub(super) async fn confirm<T: Trim>(
     server: &Server,
     namespace: &str,
     cache: &Store<Trimmed<T>>,
-    unconfirmed: Vec<PodRef>,
-) -> Vec<PodRef> {
+    unconfirmed: Vec<VersionedRef>,
+) -> Vec<VersionedRef> {
     let mut left = Vec::new();
     for pod in unconfirmed {
-        match server.see_pod(namespace, &pod).await {
-            Ok(Some(seen)) => cache.learn(seen),
-            Ok(None) => cache.forget(&trim::key(namespace, &pod.name), &pod.uid),
+        match server.read_pod(namespace, &pod).await {
+            Ok(Some(seen)) => cache.upsert(seen),
+            Ok(None) => cache.remove(&trim::key(namespace, &pod.name), &pod.uid),
             Err(error) => {
                 tracing::debug!("pod {namespace}/{}: {}", pod.name, chain(&error));
                 left.push(pod);
@@ -36,9 +36,9 @@ pub(super) async fn patch<T: Trim>(
     server: &Server,
     namespace: &str,
     cache: &Store<Trimmed<T>>,
-    pod: &PodRef,
+    pod: &VersionedRef,
     patch: &PodPatch,
 ) -> Result<(), Error> {
-    cache.learn(server.patch_pod(namespace, pod, patch).await?);
+    cache.upsert(server.patch_pod(namespace, pod, patch).await?);
     Ok(())
 }

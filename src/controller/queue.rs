@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::podtask::write::PodRef;
+use crate::podtask::write::VersionedRef;
 use crate::process::backoff::Backoff;
 
 /// Delay between a change and the reconciliation: changes often come in bursts.
@@ -35,7 +35,7 @@ pub(super) struct Outcome {
     /// Requeue after this duration at the latest.
     pub(super) again: Option<Duration>,
     /// Pods whose last write has no confirmed result.
-    pub(super) unconfirmed: Vec<PodRef>,
+    pub(super) unconfirmed: Vec<VersionedRef>,
 }
 
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ struct Entry {
     conflicts: u32,
     /// No reconciliation before this time (back-off).
     rest: Option<Instant>,
-    unconfirmed: Vec<PodRef>,
+    unconfirmed: Vec<VersionedRef>,
 }
 
 /// The objects that are due, or are being reconciled.
@@ -78,7 +78,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
 
     /// Takes the next key that is due, with its unconfirmed writes. The key counts as running until
     /// [`Self::end`].
-    pub(super) fn take(&mut self, now: Instant) -> Option<(K, Vec<PodRef>)> {
+    pub(super) fn take(&mut self, now: Instant) -> Option<(K, Vec<VersionedRef>)> {
         let (due, _) = self.line.first()?;
         if *due > now {
             return None;
@@ -94,7 +94,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.running = false;
         entry.unconfirmed = outcome.unconfirmed;
-        let heard = entry.due.take();
+        let changed = entry.due.take();
         let mut again = outcome.again.map(|pause| now + pause);
         if outcome.failed {
             let pause = BACKOFF.after(entry.failures);
@@ -113,7 +113,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         } else {
             entry.conflicts = 0;
         }
-        for due in [heard, again].into_iter().flatten() {
+        for due in [changed, again].into_iter().flatten() {
             self.set(key, due);
         }
         // An entry that is idle, or whose object is gone, is dropped: the next change creates it again.
@@ -136,8 +136,8 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         let entry = self.entries.entry(key.clone()).or_default();
         let due = entry.rest.map_or(due, |rest| due.max(rest));
         match entry.due {
-            Some(known) if known <= due => return,
-            Some(known) => drop(self.line.remove(&(known, key.clone()))),
+            Some(queued) if queued <= due => return,
+            Some(queued) => drop(self.line.remove(&(queued, key.clone()))),
             None => {}
         }
         entry.due = Some(due);
@@ -221,7 +221,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn doubts_go_to_the_next_look() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        let pod = PodRef { name: "p".into(), uid: "u".into(), version: "1".into() };
+        let pod = VersionedRef { name: "p".into(), uid: "u".into(), version: "1".into() };
         queue.enqueue(&key("a"), 1, now);
         queue.take(now + SETTLE).unwrap();
         queue.end(

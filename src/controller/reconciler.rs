@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::error::{Class, Error};
 use crate::controller::queue::{Outcome, Queue};
-use crate::podtask::write::PodRef;
+use crate::podtask::write::VersionedRef;
 use crate::process::log::chain;
 
 /// Reconciliations at the same time.
@@ -35,7 +35,7 @@ pub(super) trait Reconciler: Send + Sync + 'static {
     fn reconcile(
         &self,
         key: &Self::Key,
-        unconfirmed: Vec<PodRef>,
+        unconfirmed: Vec<VersionedRef>,
     ) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
     /// Receives the number of objects that are due.
@@ -99,7 +99,7 @@ pub(super) async fn run<R: Reconciler>(
     running.shutdown().await;
 }
 
-fn failed(key: &impl Display, error: &Error, unconfirmed: Vec<PodRef>) -> Outcome {
+fn failed(key: &impl Display, error: &Error, unconfirmed: Vec<VersionedRef>) -> Outcome {
     // Conflict, or the object is gone: the next reconciliation observes which.
     let stale = matches!(error.class(), Class::Refused | Class::Gone);
     if !stale {

@@ -20,7 +20,7 @@ const GUARD: &str = "DeleteGuard";
 /// Maximum number of metrics in a message.
 const METRICS_REPORTED: usize = 4;
 /// Maximum number of bytes of the hook's message that are repeated.
-const LONGEST_SAID: usize = 300;
+const MAX_MESSAGE_BYTES: usize = 300;
 
 /// A HookRun before the deletion of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Attempt {
     /// Kind, name and uid of its owners.
     owners: Vec<(String, String, String)>,
     /// Who created it, and for what.
-    pub(super) whose: AttemptOwner,
+    pub(super) owner: AttemptOwner,
     /// Phase of the run; `Pending` until it is started.
     pub phase: HookPhase,
     /// True when a person approved it.
@@ -78,7 +78,7 @@ impl Attempt {
             pod_uid: notes.get(workload_key::HOOK_POD)?.clone(),
             node: label(annotation::NODE),
             owners: owners.collect(),
-            whose: attempt_owner(workload_key::task(notes)?)?,
+            owner: attempt_owner(workload_key::task(notes)?)?,
             phase: status.phase.unwrap_or(HookPhase::Pending),
             approved: notes.get(annotation::APPROVE).is_some_and(|value| value == "true"),
             created,
@@ -95,7 +95,7 @@ impl Attempt {
         let [(kind, name, uid)] = self.owners.as_slice() else { return false };
         let here = self.node == pod.node;
         self.pod_uid == pod.uid
-            && match &self.whose {
+            && match &self.owner {
                 AttemptOwner::Guard { template, retry, number } => {
                     here && (kind.as_str(), name, uid) == ("Pod", &pod.name, &pod.uid)
                         && self.name == run_name(pod, template, retry, *number)
@@ -107,7 +107,7 @@ impl Attempt {
 
     /// True when the guard itself created it.
     pub fn is_guards(&self) -> bool {
-        matches!(self.whose, AttemptOwner::Guard { .. })
+        matches!(self.owner, AttemptOwner::Guard { .. })
     }
 
     /// True when it releases the pod.
@@ -200,7 +200,7 @@ fn progress(status: &HookRunStatus) -> String {
     };
     let mut reported: Vec<_> = status.metric_results.iter().take(METRICS_REPORTED).map(metric).collect();
     if !status.message.is_empty() {
-        let mut end = LONGEST_SAID.min(status.message.len());
+        let mut end = MAX_MESSAGE_BYTES.min(status.message.len());
         while !status.message.is_char_boundary(end) {
             end -= 1;
         }

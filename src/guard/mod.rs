@@ -6,10 +6,10 @@
 //! replica.
 
 mod attempt;
+mod messages;
 mod taint;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
@@ -23,8 +23,8 @@ use crate::podtask::time::later;
 use crate::workload::action::NewHookRun;
 
 pub use attempt::{Attempt, renumbered};
+pub use messages::{replaced, started, taken, unnamed, would_start};
 pub use taint::is_evicted;
-pub use words::{asked, replaced, taken, unnamed, would_ask};
 
 /// How long the success of a hook is valid: what the hook prepared may not be true later.
 pub const FRESH: SignedDuration = SignedDuration::from_mins(10);
@@ -33,7 +33,7 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The input of a decision about one guarded pod.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct GuardInput<'a> {
     /// The pod to be deleted.
     pub pod: &'a core::Pod,
     /// The pre-delete hook of the `GameDeployment` or `GameStatefulSet` that controls the pod.
@@ -42,7 +42,7 @@ pub struct Seen<'a> {
     pub attempts: Vec<Attempt>,
     /// The pod's namespace.
     pub namespace: Namespace,
-    /// A pod is held for at most this long; absent: as long as its hook takes.
+    /// Longest time for which a deletion is refused; absent: until the hook has succeeded.
     pub longest_hold: Option<SignedDuration>,
     /// The time of the decision.
     pub now: Timestamp,
@@ -73,7 +73,7 @@ pub enum Verdict {
     Held(Option<Box<Attempt>>, String),
     /// The pod may not be deleted yet: this run has to be created first. With the reason why it is not the first run,
     /// if so.
-    Ask(Box<NewHookRun>, Option<String>),
+    StartHook(Box<NewHookRun>, Option<String>),
 }
 
 /// True when the guard decides about this pod at all. A pod that has ended or was never scheduled has nothing to
@@ -83,10 +83,10 @@ pub fn is_held(pod: &core::Pod) -> bool {
     let meta = &pod.metadata;
     let guarded = meta.labels.as_ref().and_then(|all| all.get(annotation::DELETE_GUARD));
     let mirror = note(pod, MIRROR).is_some();
-    let seen = Pod::read(pod);
-    let over = seen.has_ended();
-    let deleting = seen.is_deleting();
-    let placed = seen.node.is_some_and(|node| !node.is_empty());
+    let read = Pod::read(pod);
+    let over = read.has_ended();
+    let deleting = read.is_deleting();
+    let placed = read.node.is_some_and(|node| !node.is_empty());
     guarded.is_some_and(|value| value == "true") && !mirror && !deleting && !over && placed
 }
 
@@ -104,45 +104,45 @@ pub fn owner(pod: &core::Pod) -> Option<(&str, &str)> {
 }
 
 /// Decides about a pod that [`is_held`].
-pub fn decide(seen: &Seen<'_>) -> Verdict {
-    let verdict = by_hook(seen);
+pub fn decide(input: &GuardInput<'_>) -> Verdict {
+    let verdict = by_hook(input);
     let over =
-        |since: &Timestamp| seen.longest_hold.is_some_and(|longest| later(*since, longest) <= seen.now);
+        |since: &Timestamp| input.longest_hold.is_some_and(|longest| later(*since, longest) <= input.now);
     match verdict {
-        Verdict::Held(..) | Verdict::Ask(..) => {
-            held_since(seen).filter(over).map_or(verdict, Verdict::Expired)
+        Verdict::Held(..) | Verdict::StartHook(..) => {
+            held_since(input).filter(over).map_or(verdict, Verdict::Expired)
         }
         free => free,
     }
 }
 
-/// Since when the pod is held: the earliest of the first refusal of this deletion, the creation of its first hook,
-/// and the deletion of its namespace.
-fn held_since(seen: &Seen<'_>) -> Option<Timestamp> {
-    let pod = Pod::read(seen.pod);
-    let own = || seen.attempts.iter().filter(|attempt| attempt.is_of(&pod, controller(seen.pod)));
+/// Since when the deletion of the pod is refused: the earliest of the first refusal of this deletion, the creation of
+/// its first hook, and the deletion of its namespace.
+fn held_since(input: &GuardInput<'_>) -> Option<Timestamp> {
+    let pod = Pod::read(input.pod);
+    let own = || input.attempts.iter().filter(|attempt| attempt.is_of(&pod, controller(input.pod)));
     let passed = own().filter(|attempt| attempt.has_passed()).map(|attempt| attempt.created).max();
     let counts = |attempt: &&Attempt| passed.is_none_or(|passed| attempt.created > passed);
     let asked = own().filter(counts).map(|attempt| attempt.created).min();
-    [asked, refused_since(seen), seen.namespace.terminating].into_iter().flatten().min()
+    [asked, refused_since(input), input.namespace.terminating].into_iter().flatten().min()
 }
 
 /// Since when this deletion is refused, from the condition that the controller wrote. A refusal before a hook passed
 /// belongs to an earlier deletion.
-fn refused_since(seen: &Seen<'_>) -> Option<Timestamp> {
-    let conditions = seen.pod.status.as_ref()?.conditions.as_ref()?;
+fn refused_since(input: &GuardInput<'_>) -> Option<Timestamp> {
+    let conditions = input.pod.status.as_ref()?.conditions.as_ref()?;
     let held = conditions.iter().find(|condition| condition.type_ == annotation::DELETE_GUARD_HELD)?;
     let since = held.last_transition_time.as_ref()?.0;
-    let pod = Pod::read(seen.pod);
-    let own = seen.attempts.iter().filter(|attempt| attempt.is_of(&pod, controller(seen.pod)));
+    let pod = Pod::read(input.pod);
+    let own = input.attempts.iter().filter(|attempt| attempt.is_of(&pod, controller(input.pod)));
     let passed = own.filter(|attempt| attempt.has_passed()).map(|attempt| attempt.ended).max();
     (held.status == "True" && passed.is_none_or(|passed| since > passed)).then_some(since)
 }
 
 /// True when this refusal is the first one of a deletion: the hold begins here, whether or not a hook can be started.
-pub fn begins(seen: &Seen<'_>, verdict: &Verdict) -> bool {
-    let refuses = matches!(verdict, Verdict::Held(..) | Verdict::Ask(..));
-    seen.longest_hold.is_some() && refuses && refused_since(seen).is_none()
+pub fn begins(input: &GuardInput<'_>, verdict: &Verdict) -> bool {
+    let refuses = matches!(verdict, Verdict::Held(..) | Verdict::StartHook(..));
+    input.longest_hold.is_some() && refuses && refused_since(input).is_none()
 }
 
 /// The guard's attempt in the HookRun with `meta`, if it belongs to this pod.
@@ -157,57 +157,57 @@ fn controller(pod: &core::Pod) -> Option<&str> {
     owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
 }
 
-fn by_hook(seen: &Seen<'_>) -> Verdict {
-    let pod = Pod::read(seen.pod);
-    let namespace = seen.pod.metadata.namespace.as_deref().unwrap_or_default();
-    if let Some(reason) = note(seen.pod, annotation::DELETE_GUARD_OVERRIDE) {
+fn by_hook(input: &GuardInput<'_>) -> Verdict {
+    let pod = Pod::read(input.pod);
+    let namespace = input.pod.metadata.namespace.as_deref().unwrap_or_default();
+    if let Some(reason) = note(input.pod, annotation::DELETE_GUARD_OVERRIDE) {
         return Verdict::Overridden("pod", reason.to_owned());
     }
-    if let Some(reason) = &seen.namespace.overridden {
+    if let Some(reason) = &input.namespace.overridden {
         return Verdict::Overridden("namespace", reason.clone());
     }
-    let named = note(seen.pod, annotation::PRE_DELETE_HOOK);
+    let named = note(input.pod, annotation::PRE_DELETE_HOOK);
     let named = named.map(|name| WorkloadHook { template_name: name.to_owned(), args: Vec::new() });
     let by_owner = named.is_none();
-    let Some(hook) = named.or_else(|| seen.of_owner.clone()) else {
-        return Verdict::Held(None, words::no_hook(namespace, &pod));
+    let Some(hook) = named.or_else(|| input.of_owner.clone()) else {
+        return Verdict::Held(None, messages::no_hook(namespace, &pod));
     };
     let about = |attempt: &&Attempt| {
-        attempt.is_of(&pod, controller(seen.pod))
-            && match &attempt.whose {
+        attempt.is_of(&pod, controller(input.pod))
+            && match &attempt.owner {
                 attempt::AttemptOwner::Guard { template, .. } => *template == hook.template_name,
                 // The run that the workload's own controller created to delete this pod: the hook is not run twice.
                 attempt::AttemptOwner::Workload => by_owner,
             }
     };
     let (leaving, attempts): (Vec<_>, Vec<_>) =
-        seen.attempts.iter().filter(about).partition(|attempt| attempt.deleting);
-    let fresh = |attempt: &&&Attempt| attempt.has_passed() && !is_stale(attempt, seen.now);
+        input.attempts.iter().filter(about).partition(|attempt| attempt.deleting);
+    let fresh = |attempt: &&&Attempt| attempt.has_passed() && !is_stale(attempt, input.now);
     if let Some(passed) = attempts.iter().find(fresh) {
         return Verdict::Passed(passed.name.clone(), passed.ended);
     }
     let going = |attempt: &&&Attempt| !attempt.has_passed() && !attempt.phase.is_completed();
     if let Some(going) = attempts.iter().find(going) {
-        return Verdict::Held(Some(Box::new((*going).clone())), words::going(&pod, going));
+        return Verdict::Held(Some(Box::new((*going).clone())), messages::running(&pod, going));
     }
-    let retry = attempt::retry(note(seen.pod, annotation::DELETE_GUARD_RETRY));
-    let numbered = attempts.iter().filter_map(|attempt| match &attempt.whose {
+    let retry = attempt::retry(note(input.pod, annotation::DELETE_GUARD_RETRY));
+    let numbered = attempts.iter().filter_map(|attempt| match &attempt.owner {
         attempt::AttemptOwner::Guard { retry: of, number, .. } if *of == retry => Some((*number, attempt)),
         _ => None,
     });
     let (number, why) = match numbered.max_by_key(|(number, _)| *number) {
         None => (1, None),
-        Some((number, last)) if last.has_passed() => (number + 1, Some(words::stale(last))),
-        Some((_, last)) => return Verdict::Held(None, words::failed(namespace, &pod, last)),
+        Some((number, last)) if last.has_passed() => (number + 1, Some(messages::expired(last))),
+        Some((_, last)) => return Verdict::Held(None, messages::failed(namespace, &pod, last)),
     };
-    if seen.namespace.terminating.is_some() {
-        return Verdict::Held(None, words::terminating(namespace, &pod));
+    if input.namespace.terminating.is_some() {
+        return Verdict::Held(None, messages::terminating(namespace, &pod));
     }
     let run = attempt::run(namespace, &pod, &hook, &retry, number);
     if leaving.iter().any(|attempt| attempt.name == run.name) {
-        return Verdict::Held(None, words::leaving(&pod, &run.name));
+        return Verdict::Held(None, messages::run_deleting(&pod, &run.name));
     }
-    Verdict::Ask(Box::new(run), why)
+    Verdict::StartHook(Box::new(run), why)
 }
 
 /// The label value that selects the attempts of a pod.
@@ -218,7 +218,7 @@ pub fn instance(pod: &core::Pod) -> String {
 /// The message that no object can be created in a namespace that is being deleted, as [`decide`] gives it when this
 /// is cached.
 pub fn terminating(pod: &core::Pod) -> String {
-    words::terminating(pod.metadata.namespace.as_deref().unwrap_or_default(), &Pod::read(pod))
+    messages::terminating(pod.metadata.namespace.as_deref().unwrap_or_default(), &Pod::read(pod))
 }
 
 /// An approval by a person does not expire for this pod.

@@ -96,12 +96,12 @@ mod tests {
 
     #[test]
     fn what_is_tolerated_for_a_while_is_evicted_after_it() {
-        let bears =
+        let tolerates_for =
             |seconds: i64| json!([{"key": "gone", "operator": "Exists", "tolerationSeconds": seconds}]);
         let since = |at: &str| json!({"key": "gone", "effect": "NoExecute", "timeAdded": at});
-        assert!(evicted(&bears(300), &since("2026-03-01T11:55:00Z"), &Value::Null));
-        assert!(!evicted(&bears(300), &since("2026-03-01T11:55:01Z"), &Value::Null));
-        assert!(evicted(&bears(-1), &since(NOW), &Value::Null));
+        assert!(evicted(&tolerates_for(300), &since("2026-03-01T11:55:00Z"), &Value::Null));
+        assert!(!evicted(&tolerates_for(300), &since("2026-03-01T11:55:01Z"), &Value::Null));
+        assert!(evicted(&tolerates_for(-1), &since(NOW), &Value::Null));
         // Without `timeAdded`, the taint manager's own condition decides.
         let taint = json!({"key": "gone", "effect": "NoExecute"});
         let condition = |status: &str, reason: &str| json!([{"type": "DisruptionTarget", "status": status, "reason": reason}]);
@@ -111,7 +111,7 @@ mod tests {
             (condition("False", "DeletionByTaintManager"), false),
             (condition("True", "PreemptionByScheduler"), false),
         ] {
-            assert_eq!(evicted(&bears(300), &taint, &conditions), expected, "{conditions}");
+            assert_eq!(evicted(&tolerates_for(300), &taint, &conditions), expected, "{conditions}");
         }
     }
 }

@@ -71,7 +71,14 @@ fn attempt(attempt_owner: &str, phase: Option<&str>, ended: &str, more: &Value) 
 
 fn decided(pod: &core::Pod, attempts: &[Attempt]) -> Verdict {
     let (namespace, now) = (Namespace::default(), NOW.parse().unwrap());
-    decide(&Seen { pod, of_owner: None, attempts: attempts.to_vec(), namespace, longest_hold: None, now })
+    decide(&GuardInput {
+        pod,
+        of_owner: None,
+        attempts: attempts.to_vec(),
+        namespace,
+        longest_hold: None,
+        now,
+    })
 }
 
 /// The message of a refusal; any other verdict fails the test.
@@ -84,7 +91,7 @@ fn held(verdict: Verdict) -> String {
 
 fn ask(verdict: Verdict) -> (NewHookRun, Option<String>) {
     match verdict {
-        Verdict::Ask(run, why) => (*run, why),
+        Verdict::StartHook(run, why) => (*run, why),
         other => panic!("{other:?}"),
     }
 }
@@ -132,7 +139,7 @@ fn the_first_who_asks_has_the_hook_started_and_it_is_always_the_same_one() {
             && reported.contains("nothing measured yet")
     );
     made.deleting = true;
-    assert!(held(decided(&pod, &[made])).contains("just being deleted"));
+    assert!(held(decided(&pod, &[made])).contains("is being deleted"));
 }
 
 #[test]
@@ -221,7 +228,7 @@ fn the_hook_of_the_workload_counts_and_so_does_its_own_run() {
         let hook = WorkloadHook { template_name: "leave".to_owned(), args: Vec::new() };
         let (namespace, now) = (Namespace::default(), NOW.parse().unwrap());
         let attempts = attempts.to_vec();
-        decide(&Seen { pod: &ours, of_owner: Some(hook), attempts, namespace, longest_hold: None, now })
+        decide(&GuardInput { pod: &ours, of_owner: Some(hook), attempts, namespace, longest_hold: None, now })
     };
     assert_eq!(ask(with(&[])).0.template, "leave");
     for attempt_owner in ["ScaleIn//1", "Recreate/web-2/4"] {
@@ -242,7 +249,7 @@ fn a_namespace_that_goes_has_a_way_out() {
     let within = |namespace: Namespace, attempts: &[Attempt]| {
         let now = NOW.parse().unwrap();
         let attempts = attempts.to_vec();
-        decide(&Seen { pod: &pod, of_owner: None, attempts, namespace, longest_hold: None, now })
+        decide(&GuardInput { pod: &pod, of_owner: None, attempts, namespace, longest_hold: None, now })
     };
     let going = Namespace { terminating: Some(NOW.parse().unwrap()), ..Namespace::default() };
     let reported = held(within(going.clone(), &[]));
@@ -276,11 +283,11 @@ fn only_what_the_controller_made_for_this_very_pod_counts() {
         owner(&json!({"kind": "Job"})),
     ] {
         let passed = attempt(key, Some("Successful"), NOW, &other);
-        assert!(matches!(decided(&pod, &[passed]), Verdict::Ask(..)), "{other}");
+        assert!(matches!(decided(&pod, &[passed]), Verdict::StartHook(..)), "{other}");
     }
     let one = owner(&json!({}))["ownerReferences"][0].clone();
     let two = json!({"ownerReferences": [one, one]});
-    assert!(matches!(decided(&pod, &[attempt(key, Some("Successful"), NOW, &two)]), Verdict::Ask(..)));
+    assert!(matches!(decided(&pod, &[attempt(key, Some("Successful"), NOW, &two)]), Verdict::StartHook(..)));
     let meta = json!({"name": "x", "labels": {"inplace.dev/operation": "id", "inplace.dev/node": "n1"},
         "annotations": {"inplace.dev/task": key, "inplace.dev/pod-uid": "1234-56789", "inplace.dev/approve": "true"}});
     let shown = Attempt::read(&serde_json::from_value(meta).unwrap(), &HookRunStatus::default());
@@ -297,7 +304,7 @@ fn a_pod_is_held_no_longer_than_it_may_be() {
     let within = |longest: Option<i64>, namespace: Namespace, attempts: &[Attempt]| {
         let (attempts, now) = (attempts.to_vec(), NOW.parse().unwrap());
         let longest_hold = longest.map(SignedDuration::from_mins);
-        decide(&Seen { pod: &pod, of_owner: None, attempts, namespace, longest_hold, now })
+        decide(&GuardInput { pod: &pod, of_owner: None, attempts, namespace, longest_hold, now })
     };
     let key = "DeleteGuard/drain//1";
     // Created an hour ago.
@@ -332,10 +339,10 @@ fn a_hold_counts_from_the_first_refusal_that_the_controller_wrote() {
         merge(&mut condition, more);
         pod(&json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, condition]}}))
     };
-    let looked_at = |pod: &core::Pod, longest: Option<i64>, attempts: &[Attempt]| {
+    let decided_for = |pod: &core::Pod, longest: Option<i64>, attempts: &[Attempt]| {
         let (attempts, now) = (attempts.to_vec(), NOW.parse().unwrap());
         let (longest_hold, namespace) = (longest.map(SignedDuration::from_mins), Namespace::default());
-        let seen = Seen { pod, of_owner: None, attempts, namespace, longest_hold, now };
+        let seen = GuardInput { pod, of_owner: None, attempts, namespace, longest_hold, now };
         let verdict = decide(&seen);
         let begins = begins(&seen, &verdict);
         (verdict, begins)
@@ -343,9 +350,9 @@ fn a_hold_counts_from_the_first_refusal_that_the_controller_wrote() {
     // Refused an hour ago; no hook was ever started.
     let since: Timestamp = "2026-03-01T11:00:00Z".parse().unwrap();
     let held = held_at("2026-03-01T11:00:00Z", &json!({}));
-    assert_eq!(looked_at(&held, Some(60), &[]), (Verdict::Expired(since), false));
-    assert!(matches!(looked_at(&held, Some(61), &[]), (Verdict::Ask(..), false)));
-    assert!(matches!(looked_at(&held, None, &[]), (Verdict::Ask(..), false)), "no hold is limited");
+    assert_eq!(decided_for(&held, Some(60), &[]), (Verdict::Expired(since), false));
+    assert!(matches!(decided_for(&held, Some(61), &[]), (Verdict::StartHook(..), false)));
+    assert!(matches!(decided_for(&held, None, &[]), (Verdict::StartHook(..), false)), "no hold is limited");
     // The condition is missing or different.
     for other in [
         pod(&json!({})),
@@ -353,18 +360,24 @@ fn a_hold_counts_from_the_first_refusal_that_the_controller_wrote() {
         held_at("2026-03-01T11:00:00Z", &json!({"type": "Held"})),
         held_at("2026-03-01T11:00:00Z", &json!({"lastTransitionTime": null})),
     ] {
-        assert!(matches!(looked_at(&other, Some(60), &[]), (Verdict::Ask(..), true)), "{other:?}");
-        assert!(!looked_at(&other, None, &[]).1);
+        assert!(matches!(decided_for(&other, Some(60), &[]), (Verdict::StartHook(..), true)), "{other:?}");
+        assert!(!decided_for(&other, None, &[]).1);
     }
     // A hook that passed after that belongs to another deletion.
     let passed = attempt(key, Some("Successful"), "2026-03-01T11:30:00Z", &json!({}));
-    assert!(matches!(looked_at(&held, Some(60), std::slice::from_ref(&passed)), (Verdict::Ask(..), true)));
+    assert!(matches!(
+        decided_for(&held, Some(60), std::slice::from_ref(&passed)),
+        (Verdict::StartHook(..), true)
+    ));
     let later = held_at("2026-03-01T11:31:00Z", &json!({}));
-    assert!(matches!(looked_at(&later, Some(60), std::slice::from_ref(&passed)), (Verdict::Ask(..), false)));
-    assert!(matches!(looked_at(&later, Some(29), &[passed]), (Verdict::Expired(_), false)));
+    assert!(matches!(
+        decided_for(&later, Some(60), std::slice::from_ref(&passed)),
+        (Verdict::StartHook(..), false)
+    ));
+    assert!(matches!(decided_for(&later, Some(29), &[passed]), (Verdict::Expired(_), false)));
     // A released pod is not held.
     let fresh = attempt(key, Some("Successful"), NOW, &json!({}));
-    assert!(matches!(looked_at(&pod(&json!({})), Some(60), &[fresh]), (Verdict::Passed(..), false)));
+    assert!(matches!(decided_for(&pod(&json!({})), Some(60), &[fresh]), (Verdict::Passed(..), false)));
 }
 
 #[test]

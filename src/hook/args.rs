@@ -5,7 +5,8 @@ use crate::api::hook_template::Argument;
 use crate::api::request::HookArg;
 
 /// Arguments that need no declaration: their name contains one of these.
-const KNOWN: [&str; 6] = ["PodName", "PodNamespace", "PodIP", "PodContainer", "ModifiedContainer", "HostIP"];
+const INJECTED: [&str; 6] =
+    ["PodName", "PodNamespace", "PodIP", "PodContainer", "ModifiedContainer", "HostIP"];
 
 /// The values that the pod supplies. Empty texts are not injected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub fn resolve(
     {
         match args.iter_mut().find(|arg| arg.name == name) {
             Some(arg) => arg.value = Some(value),
-            None if KNOWN.iter().any(|known| name.contains(known)) => {
+            None if INJECTED.iter().any(|injected| name.contains(injected)) => {
                 args.push(Argument { name, value: Some(value) });
             }
             None => {}
@@ -109,7 +110,7 @@ mod tests {
         }
     }
 
-    fn shown(args: &[Argument]) -> Vec<String> {
+    fn formatted(args: &[Argument]) -> Vec<String> {
         args.iter().map(|arg| format!("{}={}", arg.name, arg.value.as_deref().unwrap())).collect()
     }
 
@@ -120,7 +121,7 @@ mod tests {
             given(&[("service-name", "b"), ("PodIP", "1.2.3.4"), ("dropped", "x"), ("MyPodName", "y")]);
         let args = resolve(&template, &caller, Some(&pod())).unwrap();
         assert_eq!(
-            shown(&args),
+            formatted(&args),
             [
                 "service-name=b",
                 "PodIP=10.0.0.7",

@@ -62,8 +62,8 @@ fn verdict(conditions: &Conditions, value: &Value) -> Result<(HookPhase, String)
 fn quoted(value: &Value) -> String {
     match value {
         Value::None => "no value".to_owned(),
-        Value::Text(_) => format!("{:?}", crate::hook::value::cut(&value.shown(), 128)),
-        _ => crate::hook::value::cut(&value.shown(), 128),
+        Value::Text(_) => format!("{:?}", crate::hook::value::cut(&value.printed(), 128)),
+        _ => crate::hook::value::cut(&value.printed(), 128),
     }
 }
 

@@ -20,9 +20,9 @@ pub enum Measured {
 
 impl Measured {
     /// The value for people; empty for an error.
-    pub fn shown(&self) -> String {
+    pub fn printed(&self) -> String {
         match self {
-            Self::Value(value) | Self::Failed { value, .. } => value.shown(),
+            Self::Value(value) | Self::Failed { value, .. } => value.printed(),
             Self::Error(_) => String::new(),
         }
     }

@@ -12,7 +12,7 @@ use crate::hook::check::{self, Gauge, Invalid};
 use crate::hook::measured::Measured;
 
 /// Most measurements that a status contains per metric.
-const KEPT: usize = 10;
+const MAX_MEASUREMENTS: usize = 10;
 
 /// A run that can be driven.
 #[derive(Clone, Debug)]
@@ -105,10 +105,10 @@ impl Program {
             last.phase = phase;
             last.message = message;
             last.finished_at = Some(millis(now));
-            last.value = measured.shown();
+            last.value = measured.printed();
         }
         count(result, phase);
-        let surplus = result.measurements.len().saturating_sub(KEPT);
+        let surplus = result.measurements.len().saturating_sub(MAX_MEASUREMENTS);
         result.measurements.drain(..surplus);
         (result.phase, result.message) = gauge.limits.assess(result);
         self.settle(status);
@@ -182,8 +182,8 @@ impl Program {
 
     /// Ends the metrics that have started and have no verdict, as `Inconclusive`, which approves nothing.
     fn end_metrics(&self, status: &mut HookRunStatus, why: &str) {
-        let known = |name: &str| self.gauges.iter().any(|gauge| gauge.name == name);
-        status.metric_results.retain(|result| known(&result.name));
+        let declared = |name: &str| self.gauges.iter().any(|gauge| gauge.name == name);
+        status.metric_results.retain(|result| declared(&result.name));
         for result in &mut status.metric_results {
             result.measurements.retain(|measurement| measurement.finished_at.is_some());
             if !result.phase.is_completed() {

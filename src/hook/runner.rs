@@ -222,7 +222,7 @@ impl<D: Duty> Runner<D> {
         let (ours, sight) = watch::channel(true);
         let place = self.duty.place(run);
         let run_lease = HookRunLease::new(Arc::clone(&self.context), sight, run.as_ref().clone(), place);
-        self.tasks.spawn(run_lease.keep());
+        self.tasks.spawn(run_lease.run());
         let namespace = run.namespace().unwrap_or_default();
         let hold = Hold { namespace, weight: weight(run), version: run.resource_version(), ours };
         self.open.insert(uid, hold);

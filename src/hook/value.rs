@@ -3,7 +3,7 @@
 use crate::hook::json::Json;
 
 /// Longest value in a status, in bytes.
-const MAX_SHOWN: usize = 1024;
+const MAX_PRINTED: usize = 1024;
 
 /// The value that a provider measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,15 +34,15 @@ impl Value {
     }
 
     /// The value for people and for `status`, cut to a kibibyte.
-    pub fn shown(&self) -> String {
+    pub fn printed(&self) -> String {
         match self {
-            Self::Text(text) => cut(text, MAX_SHOWN),
+            Self::Text(text) => cut(text, MAX_PRINTED),
             Self::Number(number) => number.to_string(),
             Self::Numbers(numbers) => {
-                let numbers: Vec<_> = numbers.iter().take(MAX_SHOWN).map(f64::to_string).collect();
-                cut(&format!("[{}]", numbers.join(",")), MAX_SHOWN)
+                let numbers: Vec<_> = numbers.iter().take(MAX_PRINTED).map(f64::to_string).collect();
+                cut(&format!("[{}]", numbers.join(",")), MAX_PRINTED)
             }
-            Self::Json(json) => cut(&json.to_string(), MAX_SHOWN),
+            Self::Json(json) => cut(&json.to_string(), MAX_PRINTED),
             Self::None => String::new(),
         }
     }
@@ -72,9 +72,9 @@ mod tests {
 
     #[test]
     fn numbers_are_shown_without_exponents() {
-        assert_eq!(Value::Number(1_234_567.0).shown(), "1234567");
-        assert_eq!(Value::Numbers(vec![1.0, 0.25]).shown(), "[1,0.25]");
-        assert_eq!(Value::None.shown(), "");
+        assert_eq!(Value::Number(1_234_567.0).printed(), "1234567");
+        assert_eq!(Value::Numbers(vec![1.0, 0.25]).printed(), "[1,0.25]");
+        assert_eq!(Value::None.printed(), "");
     }
 
     #[test]
@@ -82,14 +82,14 @@ mod tests {
         assert_eq!(Value::of_body(b"ok\n"), Value::Text("ok".into()));
         assert_eq!(Value::of_body(b"\"ok\""), Value::Text("ok".into()));
         assert_eq!(Value::of_body(b""), Value::None);
-        assert_eq!(Value::of_body(b"{\"a\": 1}").shown(), r#"{"a":1}"#);
-        assert_eq!(Value::of_body(b"\xff").shown(), "\u{fffd}");
+        assert_eq!(Value::of_body(b"{\"a\": 1}").printed(), r#"{"a":1}"#);
+        assert_eq!(Value::of_body(b"\xff").printed(), "\u{fffd}");
     }
 
     #[test]
     fn a_long_value_is_cut_between_characters() {
-        let shown = Value::Text("é".repeat(2000)).shown();
-        assert!(shown.len() <= MAX_SHOWN && shown.ends_with("é…"), "{}", shown.len());
+        let printed = Value::Text("é".repeat(2000)).printed();
+        assert!(printed.len() <= MAX_PRINTED && printed.ends_with("é…"), "{}", printed.len());
         assert_eq!(cut("short", 5), "short");
     }
 }

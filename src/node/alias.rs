@@ -23,8 +23,8 @@ pub(super) async fn find(
 
 /// Whether the runtime resolves `name` to the image ID of `image`.
 pub(super) async fn is(client: &Client, name: &str, image: &v1::Image) -> Result<bool, Error> {
-    let known = client.image(name, false).await?.and_then(|answer| answer.image);
-    Ok(known.is_some_and(|known| known.id == image.id))
+    let named = client.image(name, false).await?.and_then(|answer| answer.image);
+    Ok(named.is_some_and(|named| named.id == image.id))
 }
 
 /// Candidate references to `image` other than `declared`, spelled with the repository of `declared`. A kubelet that

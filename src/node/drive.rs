@@ -106,7 +106,7 @@ pub(super) async fn drive(
         if let Some(withdrawal) = *control.withdrawal.borrow_and_update() {
             operation.withdraw(withdrawal);
         }
-        hear(&mut journal, &mut entry, &mut operation, &mut hooks, observer).await;
+        take_in_measurements(&mut journal, &mut entry, &mut operation, &mut hooks, observer).await;
         let asked = Instant::now();
         let seen = observe_timed(node, &mut operation, &mut lost).await;
         heed_clock(&mut watch, &mut operation);
@@ -134,7 +134,7 @@ pub(super) async fn drive(
             settled = settle(&mut operation, &snapshot, observer, true);
         }
         let Some(next) = settled else { continue };
-        hooks.attend(&operation);
+        hooks.measure_awaited(&operation);
         if !executor.is_for(&operation) {
             executor = EffectExecutor::new(node, &operation);
         }
@@ -163,9 +163,9 @@ pub(super) async fn drive(
                 }
             }
             Next::Do(effect) => {
-                let hand =
+                let context =
                     EffectContext { node, journal: &mut journal, executor: &mut executor, watch: &mut watch };
-                act(hand, &mut entry, &mut operation, (&effect, asked), &mut control, observer).await;
+                act(context, &mut entry, &mut operation, (&effect, asked), &mut control, observer).await;
             }
             Next::Wait(waiting) => {
                 if operation.last_failure.is_some() {
@@ -263,7 +263,7 @@ fn give_way(node: &Node, operation: &Operation) {
 }
 
 /// Applies new hook measurements to the operation, and journals those that must not be repeated.
-async fn hear(
+async fn take_in_measurements(
     journal: &mut JournalWriter,
     entry: &mut Entry,
     operation: &mut Operation,
@@ -368,7 +368,7 @@ async fn act(
     EffectContext { node, journal, executor, watch }: EffectContext<'_>,
     entry: &mut Entry,
     operation: &mut Operation,
-    (effect, looked_at): (&Effect, Instant),
+    (effect, observed_at): (&Effect, Instant),
     control: &mut ControlHandle,
     observer: &Observer,
 ) {
@@ -402,7 +402,7 @@ async fn act(
     let executing = Box::pin(async {
         fault::point(&operation.pod.uid, || format!("before effect {:?}", effect.verb())).await;
         fault::delay(|| format!("{:?}", effect.verb())).await;
-        if let Some(effect_error) = outdated(node, operation, effect, looked_at).await {
+        if let Some(effect_error) = outdated(node, operation, effect, observed_at).await {
             return Err(effect_error);
         }
         executor.execute(operation, effect, limit, &progress).await
@@ -413,7 +413,9 @@ async fn act(
             result = executing => result,
             () = reported(control), if !is_ending => return,
         },
-        Effect::Start { container, id } => fences::kept(node, operation, (container, id), executing).await,
+        Effect::Start { container, id } => {
+            fences::maintained(node, operation, (container, id), executing).await
+        }
         Effect::PreStop { .. } | Effect::Stop { .. } => fences::released(node, operation, executing).await,
         _ => executing.await,
     };
@@ -444,9 +446,9 @@ async fn outdated(
     node: &Node,
     operation: &Operation,
     effect: &Effect,
-    looked_at: Instant,
+    observed_at: Instant,
 ) -> Option<EffectError> {
-    if effect.verb() != Verb::Start || looked_at.elapsed() < OUTDATED {
+    if effect.verb() != Verb::Start || observed_at.elapsed() < OUTDATED {
         return None;
     }
     let snapshot = observe(node, operation).await.ok()?;

@@ -18,7 +18,7 @@ use crate::operation::state::Operation;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits for the start of a container, and creates its fence again if it disappears before the container runs.
-pub(super) async fn kept<T>(
+pub(super) async fn maintained<T>(
     node: &Node,
     operation: &Operation,
     (container, id): (&str, &str),
@@ -49,8 +49,8 @@ pub(super) async fn released<T>(
     let leaves = || {
         let Some(pods) = &node.cluster else { return false };
         // Read before the pod is looked up: if the pod is then not found, it was deleted by force.
-        let known = operation.in_cluster && pods.has_synced();
-        pods.declared(&operation.pod).as_ref().map_or(known, Declared::leaves)
+        let is_synced = operation.in_cluster && pods.has_synced();
+        pods.declared(&operation.pod).as_ref().map_or(is_synced, Declared::leaves)
     };
     loop {
         tokio::select! {

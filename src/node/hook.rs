@@ -5,7 +5,7 @@
 //! verdict. A separate task measures each hook; its results are applied between two observations of the pod.
 
 mod admission;
-mod forgotten;
+mod leftover;
 mod mirror;
 mod restore;
 mod template_cache;
@@ -34,7 +34,7 @@ use crate::operation::snapshot::Origin;
 use crate::operation::state::Operation;
 use crate::process::clock;
 
-pub use forgotten::Forgotten;
+pub use leftover::LeftoverHookRuns;
 pub use template_cache::TemplateCache;
 
 /// The interval of progress reports for observers to which each report is a write.
@@ -123,14 +123,14 @@ impl HookSession {
         // Publish the hooks that an earlier process has started, so that their HookRuns are cleaned up at the end.
         for moment in [Moment::Before, Moment::After] {
             if let Some(hook) = operation.hook(moment).filter(|hook| hook.status.started_at.is_some()) {
-                hook_session.show(operation, hook);
+                hook_session.publish(operation, hook);
             }
         }
         hook_session
     }
 
     /// Ensures that the awaited hook is measured, and no other.
-    pub(super) fn attend(&mut self, operation: &Operation) {
+    pub(super) fn measure_awaited(&mut self, operation: &Operation) {
         let Some(hook) = operation.awaited_hook() else {
             self.under_way = None;
             return;
@@ -141,7 +141,7 @@ impl HookSession {
         // Another process has admitted the operation. Without hooks in this process the operation waits for its
         // deadline.
         let Some(hooks) = self.hooks.clone() else { return };
-        self.show(operation, hook);
+        self.publish(operation, hook);
         self.reported = Instant::now();
         let (sender, status) = watch::channel(hook.status.clone());
         let (name, uid) = (operation.pod.name.clone(), operation.pod.uid.clone());
@@ -160,17 +160,17 @@ impl HookSession {
             return HookProgress::default();
         };
         let (moment, status) = (*moment, status.borrow_and_update().clone());
-        let known = operation.hook(moment).map(|hook| &hook.status);
-        if known == Some(&status) {
+        let before = operation.hook(moment).map(|hook| &hook.status);
+        if before == Some(&status) {
             return HookProgress::default();
         }
-        let finished = known.map(finished) != Some(finished(&status));
+        let finished = before.map(finished) != Some(finished(&status));
         operation.measured(moment, status);
         if let Some(hook) = operation.hook(moment) {
             self.mirrors
                 .iter()
                 .filter(|mirror| mirror.is_of(hook))
-                .for_each(|mirror| mirror.show(&hook.status));
+                .for_each(|mirror| mirror.publish(&hook.status));
         }
         let is_due = self.reported.elapsed() >= REPORT_EVERY;
         if is_due {
@@ -210,7 +210,7 @@ impl HookSession {
     }
 
     /// Publishes a hook at the API server, if there is one.
-    fn show(&mut self, operation: &Operation, hook: &Hook) {
+    fn publish(&mut self, operation: &Operation, hook: &Hook) {
         let Some(Hooks { templates: Templates::Cluster { server, runs }, .. }) = &self.hooks else { return };
         if self.mirrors.iter().any(|mirror| mirror.is_of(hook)) {
             return;
@@ -270,13 +270,13 @@ async fn by_hand(
     };
     let mut runs = runs.clone();
     loop {
-        if let Some(shown) = runs.get(namespace, name).filter(|shown| shown.is_of_operation()) {
+        if let Some(cached) = runs.get(namespace, name).filter(|cached| cached.is_of_operation()) {
             let mut status = reported.borrow().clone();
-            if shown.is_approved() {
+            if cached.is_approved() {
                 program.approve(&mut status, clock::now());
                 return status;
             }
-            if shown.is_terminated() {
+            if cached.is_terminated() {
                 program.terminate(&mut status, clock::now());
                 return status;
             }

@@ -26,8 +26,8 @@ const UNPACKED: u64 = 3;
 /// How long to wait for pulled data to reach the disk. After that the container is stopped all the same.
 const FLUSH: Duration = Duration::from_secs(30);
 /// Time limit for reading the free disk space.
-const LOOK: Duration = Duration::from_secs(5);
-static LOOKS: LazyLock<Disk> = LazyLock::new(|| Disk::new(2));
+const STAT_TIMEOUT: Duration = Duration::from_secs(5);
+static STATS: LazyLock<Disk> = LazyLock::new(|| Disk::new(2));
 /// A sync of a file system takes its full time even if its caller has stopped waiting, so at most one runs at a
 /// time.
 static SYNCS: LazyLock<Disk> = LazyLock::new(|| Disk::new(1));
@@ -108,7 +108,7 @@ pub(super) async fn fetch(
     }
     let disk = disk_of(client).await;
     if let Some(disk) = &disk {
-        room(client, &wanted, disk).await?;
+        check_disk_space(client, &wanted, disk).await?;
     }
     let started = clock::now();
     let pull = pull(client, &wanted);
@@ -246,11 +246,11 @@ async fn disk_of(client: &Client) -> Option<PathBuf> {
 async fn free(reference: &str, disk: &Path) -> Option<u64> {
     let path = disk.to_owned();
     let observe = move || nix::sys::statvfs::statvfs(&path);
-    let stat = LOOKS.run(reference, LOOK, observe).await.ok()?.ok()?;
+    let stat = STATS.run(reference, STAT_TIMEOUT, observe).await.ok()?.ok()?;
     Some(stat.blocks_available() * stat.fragment_size())
 }
 
-async fn room(client: &Client, wanted: &Wanted<'_>, disk: &Path) -> Result<(), EffectError> {
+async fn check_disk_space(client: &Client, wanted: &Wanted<'_>, disk: &Path) -> Result<(), EffectError> {
     let Some(free) = free(wanted.reference, disk).await else {
         tracing::debug!(disk = %disk.display(), "the image disk is not visible here: its free space is not checked");
         return Ok(());

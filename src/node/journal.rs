@@ -207,11 +207,11 @@ impl Entry {
     /// Records the kubelet's container hashes of the spec before and after `operation`.
     pub fn remember_hashes(&mut self, operation: &Operation) {
         for (container, image, hash) in operation.hashes() {
-            let known = self.hashes.entry(container.to_owned()).or_default();
-            if known.len() >= MAX_HASHES && !known.contains_key(image) {
-                known.clear();
+            let hashes = self.hashes.entry(container.to_owned()).or_default();
+            if hashes.len() >= MAX_HASHES && !hashes.contains_key(image) {
+                hashes.clear();
             }
-            known.insert(image.to_owned(), hash.to_owned());
+            hashes.insert(image.to_owned(), hash.to_owned());
         }
     }
 
@@ -409,7 +409,7 @@ fn read(path: &Path) -> Result<Option<Entry>, JournalError> {
 /// Parses the fields of a file. Returns an error if no operation may run on the pod.
 fn entry(mut fields: Map<String, Value>) -> Result<Entry, String> {
     let mut take = |name: &str| fields.remove(name).unwrap_or_default();
-    let needed = |name: &str, why: serde_json::Error| format!("{name}: {}", said(&why));
+    let needed = |name: &str, why: serde_json::Error| format!("{name}: {}", description(&why));
     let pod = serde_json::from_value(take("pod")).map_err(|why| needed("pod", why))?;
     let finished = serde_json::from_value(take("finished")).map_err(|why| needed("finished", why))?;
     let open = take("open");
@@ -417,7 +417,7 @@ fn entry(mut fields: Map<String, Value>) -> Result<Entry, String> {
     let (open, foreign) = match serde_json::from_value(open) {
         Ok(open) => (open, None),
         Err(why) => match id {
-            Some(id) => (None, Some(Foreign { id, why: said(&why) })),
+            Some(id) => (None, Some(Foreign { id, why: description(&why) })),
             None => return Err(needed("open", why)),
         },
     };
@@ -445,7 +445,7 @@ fn understood<T: DeserializeOwned + Default>(value: Value) -> T {
 
 /// The part of a parse error that may be published. An error text quotes values, except in these three forms, which
 /// quote names of fields and variants only.
-fn said(error: &serde_json::Error) -> String {
+fn description(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let named = ["unknown field `", "unknown variant `", "missing field `"].into_iter().find_map(|start| {
         let (name, _) = text.strip_prefix(start)?.split_once('`')?;

@@ -199,9 +199,9 @@ impl Node {
     ) -> Result<Snapshot, crate::cri::error::Error> {
         let snapshot = convert::observe(client, &self.asked(pod), Some(names)).await?;
         // The order matters: `has_synced` is read first, so that a pod that is then not found did not exist.
-        let heard = self.cluster.as_ref().is_some_and(NodePods::has_synced);
+        let is_synced = self.cluster.as_ref().is_some_and(NodePods::has_synced);
         let declared = self.cluster.as_ref().and_then(|pods| pods.declared(pod));
-        Ok(Snapshot { absent: heard && declared.is_none(), declared, ..snapshot })
+        Ok(Snapshot { absent: is_synced && declared.is_none(), declared, ..snapshot })
     }
 
     /// The pod of that name on this node; the newest if there are several.

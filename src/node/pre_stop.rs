@@ -87,7 +87,6 @@ struct ContainerPort {
 /// How to reach the container that is about to stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    /// The ID of the container.
     pub(super) id: &'a str,
     /// The pod's own address; the loopback address for a pod on the host's network.
     pub(super) ip: IpAddr,
@@ -217,12 +216,12 @@ fn number(port: &Port, ports: &str) -> Result<u16, String> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
-    let known: Vec<ContainerPort> = if ports.is_empty() {
+    let declared: Vec<ContainerPort> = if ports.is_empty() {
         Vec::new()
     } else {
         serde_json::from_str(ports).map_err(|error| format!("the ports cannot be read: {}", kind(&error)))?
     };
-    known
+    declared
         .iter()
         .find(|port| port.name == *name)
         .map(|port| port.container_port)

@@ -80,7 +80,7 @@ async fn remove(client: &Client, pod: &PodRef, id: &str, done: &str) -> bool {
 
 /// Deletes the journals of pods that are gone: a uid is never used again. Files that are open or cannot be read stay
 /// for a person to inspect.
-pub async fn forget_gone(client: &Client, journal: &Journal) -> Result<(), Error> {
+pub async fn remove_gone(client: &Client, journal: &Journal) -> Result<(), Error> {
     let there: HashSet<_> = convert::list_pods(client).await?.into_iter().map(|pod| pod.uid).collect();
     let entries = match journal.all().await {
         Ok(entries) => entries,

@@ -13,7 +13,7 @@ pub enum Amount {
 
 /// The error for a value that is neither a number nor a percentage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is neither a number from 0 on nor a percentage as 25%")]
+#[error("`{0}` is neither a number from 0 on nor a percentage such as 25%")]
 pub struct InvalidAmount(String);
 
 impl Amount {

@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(pod.task.as_ref().unwrap().stage, Stage::Chosen);
         assert!(pod.request.is_some());
         assert!(pod.is_ready() && !pod.is_available(SignedDuration::from_secs(30), pod.created));
-        assert_eq!(pod.task_state(pod.created), TaskState::Asking);
+        assert_eq!(pod.task_state(pod.created), TaskState::Waiting);
         assert!(pod.is_taken(Some("2-1")) && !pod.is_taken(pod.request.as_deref()));
     }
 

@@ -21,7 +21,7 @@ use crate::api::status::{Phase, Status, Step};
 use crate::podtask::time::later;
 
 /// How long an agent may take to give a first answer to a request.
-pub const SILENCE: SignedDuration = SignedDuration::from_secs(120);
+pub const ANSWER_TIMEOUT: SignedDuration = SignedDuration::from_secs(120);
 
 /// The reason when no agent answered.
 pub const NO_AGENT: &str = "NoAgent";
@@ -70,7 +70,7 @@ pub enum TaskState {
     /// Nothing is in progress, and the record is complete.
     Over,
     /// The task waits for its hook, its budget or the deletion. Nothing is touched.
-    Asking,
+    Waiting,
     /// The agent has the request.
     Busy {
         /// True from the first effect on a container: one may have been stopped.
@@ -135,18 +135,18 @@ pub struct Sent<'a> {
 impl Sent<'_> {
     /// Until when an agent must have given a first answer.
     pub fn silent_at(self) -> Timestamp {
-        later(self.at, SILENCE)
+        later(self.at, ANSWER_TIMEOUT)
     }
 
     /// Until when an agent that accepted the request must have reported the outcome.
     pub fn lost_at(self) -> Timestamp {
-        later(later(self.at, SignedDuration::from_secs(self.seconds.into())), SILENCE)
+        later(later(self.at, SignedDuration::from_secs(self.seconds.into())), ANSWER_TIMEOUT)
     }
 
     /// The state of the task, given the id of the `request` on the pod and the agent's last `answer` on it.
     pub fn state(self, request: Option<&str>, answer: Option<&Status>, now: Timestamp) -> TaskState {
         match self.stage {
-            Stage::Chosen => return TaskState::Asking,
+            Stage::Chosen => return TaskState::Waiting,
             Stage::Done => return TaskState::Over,
             _ => {}
         }

@@ -10,7 +10,7 @@ use crate::podtask::state::{Sent, Stage, TaskState};
 
 /// How long after its request was written a pod is tried again, if no agent accepted the request or another client
 /// removed it.
-pub const AGAIN: SignedDuration = SignedDuration::from_secs(300);
+pub const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(300);
 
 /// What the controller does with one pod, or did last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ impl PodTask {
     pub fn task_state(&self, request: Option<&str>, answer: Option<&Status>, now: Timestamp) -> TaskState {
         match self.stage {
             // It has no request: it waits until the pod may be deleted.
-            Stage::Chosen => TaskState::Asking,
+            Stage::Chosen => TaskState::Waiting,
             _ if self.deletes() => TaskState::Over,
             _ => self.sent(&self.id()).state(request, answer, now),
         }

@@ -8,7 +8,7 @@ use crate::podtask::pod::Pod;
 
 /// A pod, or another object that is written once, and the version of it that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodRef {
+pub struct VersionedRef {
     /// Name of the object.
     pub name: String,
     /// Uid of the object: another object of the same name is not written.
@@ -37,7 +37,7 @@ pub struct Event {
     pub warning: bool,
 }
 
-impl PodRef {
+impl VersionedRef {
     /// Reference to a pod as it was read.
     pub fn of(pod: &Pod) -> Self {
         Self { name: pod.name.clone(), uid: pod.uid.clone(), version: pod.version.clone() }

@@ -55,13 +55,13 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
 pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken) -> std::io::Result<()> {
     let mut listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz /readyz /metrics");
-    let (open, room) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
+    let (open, permits) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
     loop {
         tokio::select! {
             // axum's `accept` pauses for a moment when no file descriptor is available.
             (stream, _) = Listener::accept(&mut listener) => {
                 // Above the limit the connection is closed at once; a probe tries again.
-                let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
+                let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
                 let router = router.clone();
                 open.spawn(async move {
                     let _permit = permit;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use jiff::{SignedDuration, Timestamp};
 
 /// The wall-clock time.
-#[expect(clippy::disallowed_methods, reason = "this is the room of the clock")]
+#[expect(clippy::disallowed_methods, reason = "the only module that reads the clock")]
 pub fn now() -> Timestamp {
     Timestamp::now()
 }
@@ -27,7 +27,7 @@ pub struct Watch {
 
 impl Watch {
     /// Starts the comparison now.
-    #[expect(clippy::disallowed_methods, reason = "this is the room of the clock")]
+    #[expect(clippy::disallowed_methods, reason = "the only module that reads the clock")]
     pub fn begin() -> Self {
         Self { wall: now(), steady: Instant::now() }
     }

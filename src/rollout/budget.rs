@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::api::in_place_rollout::InPlaceRolloutSpec;
 use crate::podtask::amount::Amount;
 use crate::podtask::budget::Budget;
-use crate::rollout::view::{State, View};
+use crate::rollout::view::{PodView, State};
 
 /// The limits of a spec, for a given number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +36,15 @@ impl Bounds {
     }
 
     /// How many more pods may be begun in all: partition and pods that are begun or over already.
-    pub(super) fn remaining(self, views: &[View<'_>]) -> usize {
+    pub(super) fn remaining(self, views: &[PodView<'_>]) -> usize {
         let begun = views.iter().filter(|view| view.is_busy() || view.outcome().is_some()).count();
         views.len().saturating_sub(self.held).saturating_sub(begun)
     }
 
     /// The budget for the next pods, when `missing` pods of the target do not exist or are being deleted.
-    pub(super) fn budget(self, views: &[View<'_>], missing: usize) -> Budget {
+    pub(super) fn budget(self, views: &[PodView<'_>], missing: usize) -> Budget {
         let busy = views.iter().filter(|view| view.is_busy()).count();
-        let is_out = |view: &&View<'_>| !view.available || view.is_busy() || view.state == State::Taken;
+        let is_out = |view: &&PodView<'_>| !view.available || view.is_busy() || view.state == State::Taken;
         let out = missing + views.iter().filter(is_out).count();
         Budget {
             tasks: self.remaining(views).min(self.unavailable.saturating_sub(busy)),

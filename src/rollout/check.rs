@@ -65,13 +65,13 @@ fn target(target: &RolloutTarget) -> Vec<String> {
         (Some(workload), None) => {
             let mut problems = Vec::new();
             if Kind::of(workload).is_none() {
-                let known: Vec<_> =
+                let kinds: Vec<_> =
                     KINDS.iter().map(|kind| format!("{} ({})", kind.name, kind.api_version())).collect();
                 let named = format!("{} {}", workload.api_version, workload.kind);
                 problems.push(format!(
                     "spec.target.workloadRef.kind: `{}` is none of {}; for pods of other kinds use spec.target.selector",
                     named.trim(),
-                    known.join(", ")
+                    kinds.join(", ")
                 ));
             }
             if !is_dns_subdomain(&workload.name) {
@@ -87,7 +87,7 @@ fn labels(selector: &LabelSelector) -> Vec<String> {
     let exact: Vec<_> = selector.match_labels.iter().flatten().collect();
     let expressions: Vec<_> = selector.match_expressions.iter().flatten().collect();
     if exact.is_empty() && expressions.is_empty() {
-        return vec![format!("{at}: it is empty: name the labels of the pods that are meant")];
+        return vec![format!("{at}: is empty: name the labels of the pods")];
     }
     let mut problems = Vec::new();
     for (key, value) in exact {
@@ -104,7 +104,7 @@ fn labels(selector: &LabelSelector) -> Vec<String> {
         match wanted.operator.as_str() {
             "In" | "NotIn" if values.is_empty() => problems.push(format!("{at}.values: name at least one")),
             "Exists" | "DoesNotExist" if !values.is_empty() => {
-                problems.push(format!("{at}.values: {} takes none", wanted.operator));
+                problems.push(format!("{at}.values: must be empty with operator {}", wanted.operator));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => {
@@ -142,9 +142,7 @@ fn changed(old: &InPlaceRolloutSpec, new: &InPlaceRolloutSpec) -> Vec<String> {
     .into_iter()
     .filter(|(_, same)| !same)
     .map(|(field, _)| {
-        format!(
-            "spec.{field}: cannot be changed: make another InPlaceRollout, it takes the place of this one"
-        )
+        format!("spec.{field}: cannot be changed: create another InPlaceRollout, which supersedes this one")
     })
     .collect()
 }

@@ -7,7 +7,7 @@ use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
 use crate::podtask::budget::Budget;
 use crate::podtask::state::{End, Stage};
 use crate::podtask::time::later;
-use crate::podtask::write::{Event, PodPatch, PodRef};
+use crate::podtask::write::{Event, PodPatch, VersionedRef};
 use crate::rollout::budget::Bounds;
 use crate::rollout::check;
 use crate::rollout::desired::Rollout;
@@ -18,8 +18,8 @@ use crate::rollout::reach::ReadyAgents;
 use crate::rollout::record::PodRecord;
 use crate::rollout::report;
 use crate::rollout::stop_reason::{self, StopReason, stop_reason};
-use crate::rollout::target::Target;
-use crate::rollout::view::{State, View};
+use crate::rollout::target::TargetState;
+use crate::rollout::view::{PodView, State};
 
 /// How long after its creation a rollout waits for a target that does not exist.
 const UNTIL_THERE: SignedDuration = SignedDuration::from_secs(60);
@@ -30,9 +30,9 @@ const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// The input of a decision.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct RolloutInput<'a> {
     /// The target of the rollout.
-    pub target: &'a Target,
+    pub target: &'a TargetState,
     /// Pods that may belong to the target.
     pub pods: Vec<&'a Pod>,
     /// The `PodDisruptionBudget`s of the namespace.
@@ -66,7 +66,7 @@ pub struct Decision {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     /// The pod, with the version that the write is conditional on.
-    pub pod: PodRef,
+    pub pod: VersionedRef,
     /// The record, the request and the label.
     pub patch: PodPatch,
     /// The purpose.
@@ -95,23 +95,23 @@ impl Write {
 }
 
 /// Decides about a rollout.
-pub fn decide(rollout: &Rollout, mut seen: Seen<'_>) -> Decision {
+pub fn decide(rollout: &Rollout, mut input: RolloutInput<'_>) -> Decision {
     let before = &rollout.before;
     if before.phase.is_terminal() {
-        return forgotten(rollout, seen.now);
+        return expire(rollout, input.now);
     }
     let problems = check::spec(&rollout.spec);
     if !problems.is_empty() {
-        return refused(rollout, &StopReason::failed("Invalid", problems.join("; ")), seen.now);
+        return refused(rollout, &StopReason::failed("Invalid", problems.join("; ")), input.now);
     }
-    let missing = seen.target.missing(rollout, &seen.pods, seen.now);
-    seen.pods.retain(|pod| pod.base.is_active() && seen.target.has(rollout, pod));
-    let Some(started) = before.started_at else { return begin(rollout, &seen) };
-    carry_on(rollout, seen, started, missing)
+    let missing = input.target.missing(rollout, &input.pods, input.now);
+    input.pods.retain(|pod| pod.base.is_active() && input.target.has(rollout, pod));
+    let Some(started) = before.started_at else { return begin(rollout, &input) };
+    carry_on(rollout, input, started, missing)
 }
 
 /// A rollout that has ended is kept until its TTL is over.
-fn forgotten(rollout: &Rollout, now: Timestamp) -> Decision {
+fn expire(rollout: &Rollout, now: Timestamp) -> Decision {
     let mut status = rollout.before.clone();
     status.observed_generation = rollout.generation;
     let ttl = rollout.spec.ttl_seconds_after_finished;
@@ -128,16 +128,20 @@ fn refused(rollout: &Rollout, stop_reason: &StopReason, now: Timestamp) -> Decis
 }
 
 /// The first reconcile. The start is recorded in the status before any pod is touched.
-fn begin(rollout: &Rollout, seen: &Seen<'_>) -> Decision {
-    let now = seen.now;
-    if let Some(newer) = seen.newer {
+fn begin(rollout: &Rollout, input: &RolloutInput<'_>) -> Decision {
+    let now = input.now;
+    if let Some(newer) = input.newer {
         let message = format!("InPlaceRollout {newer} is newer and has the same target");
         return refused(rollout, &StopReason::superseded(message), now);
     }
     let by_labels = rollout.spec.target.workload_ref.is_none();
-    if *seen.target == Target::Absent || by_labels && seen.pods.is_empty() {
-        let what = if by_labels { "there is no pod with the labels" } else { "there is no" };
-        let message = format!("{what} {} in namespace {}", rollout.target(), rollout.namespace);
+    if *input.target == TargetState::Absent || by_labels && input.pods.is_empty() {
+        let (target, namespace) = (rollout.target(), &rollout.namespace);
+        let message = if by_labels {
+            format!("no pod in namespace {namespace} has the labels {target}")
+        } else {
+            format!("the target {target} does not exist in namespace {namespace}")
+        };
         let until = later(rollout.created, UNTIL_THERE);
         if until <= now {
             return refused(rollout, &StopReason::failed("TargetNotFound", message), now);
@@ -145,12 +149,13 @@ fn begin(rollout: &Rollout, seen: &Seen<'_>) -> Decision {
         let status = report::pending(rollout, message);
         return Decision { status, requeue_at: Some(later(now, REQUEUE).min(until)), ..Decision::default() };
     }
-    if let Some(drift) = seen.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {
+    if let Some(drift) = input.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {
         return refused(rollout, &StopReason::failed("TemplateDrift", drift), now);
     }
-    let views: Vec<_> = seen.pods.iter().map(|pod| View::of(pod, rollout, seen.agents, now, now)).collect();
+    let views: Vec<_> =
+        input.pods.iter().map(|pod| PodView::of(pod, rollout, input.agents, now, now)).collect();
     let bounds = Bounds::of(&rollout.spec, views.len());
-    if let Some(stop_reason) = given_up(rollout, seen.target, &views, bounds) {
+    if let Some(stop_reason) = given_up(rollout, input.target, &views, bounds) {
         return refused(rollout, &stop_reason, now);
     }
     let mut status = report::status(rollout, &views, bounds);
@@ -163,41 +168,47 @@ fn begin(rollout: &Rollout, seen: &Seen<'_>) -> Decision {
 
 /// The stop reason when the remaining restarts would reach the owner's backoff limit, because it counts them as
 /// failures.
-fn given_up(rollout: &Rollout, target: &Target, views: &[View<'_>], bounds: Bounds) -> Option<StopReason> {
+fn given_up(
+    rollout: &Rollout,
+    target: &TargetState,
+    views: &[PodView<'_>],
+    bounds: Bounds,
+) -> Option<StopReason> {
     let more = bounds.remaining(views) * rollout.spec.containers.len();
     let why = target.gives_up(rollout, views.iter().map(|view| view.pod), more)?;
     Some(StopReason::failed("BackoffLimit", why))
 }
 
-fn carry_on(rollout: &Rollout, mut seen: Seen<'_>, started: Timestamp, missing: usize) -> Decision {
-    let now = seen.now;
-    let pods = std::mem::take(&mut seen.pods);
-    let views: Vec<_> = pods.iter().map(|pod| View::of(pod, rollout, seen.agents, started, now)).collect();
+fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, missing: usize) -> Decision {
+    let now = input.now;
+    let pods = std::mem::take(&mut input.pods);
+    let views: Vec<_> =
+        pods.iter().map(|pod| PodView::of(pod, rollout, input.agents, started, now)).collect();
     let bounds = Bounds::of(&rollout.spec, views.len());
     let mut status = report::status(rollout, &views, bounds);
     status.started_at = Some(started);
     let failed = usize::try_from(status.failed).unwrap_or(0);
-    let stop_reason = stop_reason(rollout, &seen, started, failed, bounds.failures)
-        .or_else(|| given_up(rollout, seen.target, &views, bounds))
+    let stop_reason = stop_reason(rollout, &input, started, failed, bounds.failures)
+        .or_else(|| given_up(rollout, input.target, &views, bounds))
         .map(|stop_reason| stop_reason.naming(&rollout.before.reason, report::unreachable(&views)));
 
     let mut planner =
         Planner { rollout, now, decision: Decision::default(), waits: report::Waits::default() };
     for view in &views {
         planner.end_or_recall(view, stop_reason.as_ref());
-        planner.renew(view, &seen.allowance);
+        planner.renew(view, &input.allowance);
         planner.wake(view);
     }
     if stop_reason.is_none() && !rollout.spec.paused {
         planner.waits.missing = missing;
-        planner.begin(&views, bounds.budget(&views, missing), &mut seen.allowance);
+        planner.begin(&views, bounds.budget(&views, missing), &mut input.allowance);
     }
     let Planner { mut decision, waits, .. } = planner;
     let begun = decision.writes.iter().filter(|write| matches!(write.what, What::Begin(_))).count();
     status.busy += i32::try_from(begun).unwrap_or(0);
     report::phase(rollout, &mut status, &views, bounds, stop_reason.as_ref(), &waits, now);
     let deadline = stop_reason::deadline(rollout, started).filter(|_| stop_reason.is_none());
-    let lost = (*seen.target == Target::Absent).then(|| later(now, REQUEUE));
+    let lost = (*input.target == TargetState::Absent).then(|| later(now, REQUEUE));
     let times = [decision.requeue_at, deadline, lost];
     decision.requeue_at = times.into_iter().flatten().min().filter(|_| !status.phase.is_terminal());
     decision.events = report::events(rollout, &status);
@@ -216,15 +227,15 @@ impl Planner<'_> {
     fn at(&mut self, time: Timestamp) {
         if time > self.now {
             let again = &mut self.decision.requeue_at;
-            *again = Some(again.map_or(time, |known| known.min(time)));
+            *again = Some(again.map_or(time, |earlier| earlier.min(time)));
         }
     }
 
-    fn record(&self, view: &View<'_>) -> Option<PodRecord> {
+    fn record(&self, view: &PodView<'_>) -> Option<PodRecord> {
         view.pod.record.clone().filter(|record| record.rollout == self.rollout.uid)
     }
 
-    fn end_or_recall(&mut self, view: &View<'_>, stop_reason: Option<&StopReason>) {
+    fn end_or_recall(&mut self, view: &PodView<'_>, stop_reason: Option<&StopReason>) {
         let record = self.record(view).unwrap_or_else(|| PodRecord::new(self.rollout, self.now, Vec::new()));
         match &view.state {
             State::Ended(end) => {
@@ -238,7 +249,7 @@ impl Planner<'_> {
     }
 
     /// Claims are valid for two minutes, and an operation may take longer.
-    fn renew(&mut self, view: &View<'_>, allowance: &DisruptionAllowance) {
+    fn renew(&mut self, view: &PodView<'_>, allowance: &DisruptionAllowance) {
         let Some(record) = self.record(view).filter(|record| view.is_busy() && record.stage.is_live()) else {
             return;
         };
@@ -251,7 +262,7 @@ impl Planner<'_> {
     }
 
     /// Requeues for the time when the pod's state changes without an event.
-    fn wake(&mut self, view: &View<'_>) {
+    fn wake(&mut self, view: &PodView<'_>) {
         let min_ready = SignedDuration::from_secs(self.rollout.spec.pod.min_ready_seconds.into());
         if let Some(at) = view.pod.base.available_at(min_ready).filter(|_| !view.available) {
             self.at(at);
@@ -262,9 +273,9 @@ impl Planner<'_> {
         }
     }
 
-    fn begin(&mut self, views: &[View<'_>], mut budget: Budget, allowance: &mut DisruptionAllowance) {
+    fn begin(&mut self, views: &[PodView<'_>], mut budget: Budget, allowance: &mut DisruptionAllowance) {
         let mut next: Vec<_> =
-            views.iter().filter(|view| view.state == State::Waiting && view.reach.is_given()).collect();
+            views.iter().filter(|view| view.state == State::Waiting && view.reach.is_reachable()).collect();
         next.sort_by(|one, other| order::compare(one, other));
         for view in next {
             if budget.tasks == 0 {
@@ -290,7 +301,7 @@ impl Planner<'_> {
         }
         self.waits.taken += views.iter().filter(|view| view.state == State::Taken).count();
         self.waits.unreachable = report::unreachable(views);
-        let holds_up = |view: &&View<'_>| !view.available && !view.is_busy() && !view.is_unreachable();
+        let holds_up = |view: &&PodView<'_>| !view.available && !view.is_busy() && !view.is_unreachable();
         self.waits.unavailable = views.iter().filter(holds_up).count();
         if !self.waits.budgets.is_empty() || self.waits.taken > 0 {
             self.at(later(self.now, ASK_AGAIN));
@@ -314,7 +325,7 @@ impl PodRecord {
 }
 
 /// The record, and the label that names the rollout working on the pod.
-fn marked(record: &PodRecord, label: Option<String>) -> PodPatch {
+fn record_patch(record: &PodRecord, label: Option<String>) -> PodPatch {
     let text = serde_json::to_string(record).ok();
     PodPatch {
         labels: [(annotation::ROLLOUT_UID.to_owned(), label)].into(),
@@ -323,25 +334,25 @@ fn marked(record: &PodRecord, label: Option<String>) -> PodPatch {
 }
 
 fn begin_of(rollout: &Rollout, pod: &Pod, record: &PodRecord, claims: Vec<String>) -> Write {
-    let mut patch = marked(record, Some(rollout.uid.clone()));
+    let mut patch = record_patch(record, Some(rollout.uid.clone()));
     patch.send(&rollout.request());
-    Write { pod: PodRef::of(&pod.base), patch, what: What::Begin(claims) }
+    Write { pod: VersionedRef::of(&pod.base), patch, what: What::Begin(claims) }
 }
 
 /// Withdraws the request of `record`, if it is still on the pod.
 pub(super) fn recall_of(pod: &Pod, record: &PodRecord) -> Write {
-    let mut patch = marked(&record.at_stage(Stage::Recalled), Some(record.rollout.clone()));
+    let mut patch = record_patch(&record.at_stage(Stage::Recalled), Some(record.rollout.clone()));
     patch.withdraw(&pod.base, &record.rollout);
-    Write { pod: PodRef::of(&pod.base), patch, what: What::Recall }
+    Write { pod: VersionedRef::of(&pod.base), patch, what: What::Recall }
 }
 
 /// Records how a task ended. A request without a terminal answer is removed, so that no agent accepts it later.
 pub(super) fn end_of(pod: &Pod, record: &PodRecord, end: &End) -> Write {
-    let mut patch = marked(&record.ended(end), None);
+    let mut patch = record_patch(&record.ended(end), None);
     let answer = pod.base.answer.as_ref().filter(|answer| answer.id == record.rollout);
     let answered = answer.is_some_and(|answer| answer.phase.is_terminal());
     if end.stage.withdraws(answered) {
         patch.withdraw(&pod.base, &record.rollout);
     }
-    Write { pod: PodRef::of(&pod.base), patch, what: What::End(end.clone(), record.claims.clone()) }
+    Write { pod: VersionedRef::of(&pod.base), patch, what: What::End(end.clone(), record.claims.clone()) }
 }

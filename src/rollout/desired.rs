@@ -83,8 +83,8 @@ impl Rollout {
     /// Sorts older rollouts before newer ones. The API server stores whole seconds: of two from the same second, the
     /// one that was reconciled first is the older one.
     pub fn age(&self) -> (Timestamp, Timestamp, &str, &str) {
-        let looked_at = self.before.started_at.or(self.before.finished_at);
-        (self.created, looked_at.unwrap_or(Timestamp::MAX), &self.name, &self.uid)
+        let first_reconcile = self.before.started_at.or(self.before.finished_at);
+        (self.created, first_reconcile.unwrap_or(Timestamp::MAX), &self.name, &self.uid)
     }
 
     /// The request for each pod.

@@ -104,7 +104,7 @@ impl DisruptionAllowance {
         }
         let mut claims = Vec::new();
         for (at, budget) in self.budgets.iter().enumerate().filter(|(_, budget)| self.selects(budget, pod)) {
-            match budget.asks(ready) {
+            match budget.needs_claim(ready) {
                 Some(true) => claims.push(at),
                 Some(false) => return Err(budget.metadata.name.clone()),
                 None => {}
@@ -141,14 +141,14 @@ impl DisruptionAllowance {
 impl Disruption {
     /// Whether a pod may be disrupted: with a claim (`true`), not at all (`false`), or without a claim (`None`),
     /// because it serves no traffic.
-    fn asks(&self, ready: bool) -> Option<bool> {
+    fn needs_claim(&self, ready: bool) -> Option<bool> {
         let status = &self.status;
         let always = self.spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow");
         let healthy = status.current_healthy >= status.desired_healthy && status.desired_healthy > 0;
         if !ready && (always || healthy) {
             return None;
         }
-        let known = status.observed_generation >= self.metadata.generation;
-        Some(known && status.disruptions_allowed > 0 && status.disrupted_pods.len() < MOST)
+        let is_current = status.observed_generation >= self.metadata.generation;
+        Some(is_current && status.disruptions_allowed > 0 && status.disrupted_pods.len() < MOST)
     }
 }

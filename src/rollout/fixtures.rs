@@ -6,13 +6,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::in_place_rollout::InPlaceRollout;
-use crate::rollout::decide::{Seen, Write};
+use crate::rollout::decide::{RolloutInput, Write};
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::{Disruption, DisruptionAllowance};
 use crate::rollout::pod::Pod;
-use crate::rollout::target::{Target, Template};
+use crate::rollout::target::{TargetState, Template};
 
-/// The uid of the rollout.
 pub(super) const UID: &str = "r-1";
 
 /// This many seconds after the creation of the rollout.
@@ -45,10 +44,10 @@ pub(super) fn read(pod: &Value) -> Pod {
     Pod::read(&serde_json::from_value(pod.clone()).unwrap())
 }
 
-pub(super) fn target() -> Target {
+pub(super) fn target() -> TargetState {
     let images = BTreeMap::from([("app".to_owned(), "app:1".to_owned())]);
     let template = Template { owner: "Deployment/web".to_owned(), images };
-    Target::There {
+    TargetState::Present {
         owners: Some(["rs".to_owned()].into()),
         templates: vec![template],
         desired: None,
@@ -57,13 +56,13 @@ pub(super) fn target() -> Target {
 }
 
 pub(super) fn seen<'a>(
-    target: &'a Target,
+    target: &'a TargetState,
     pods: &'a [Pod],
     budgets: &[Disruption],
     now: Timestamp,
-) -> Seen<'a> {
+) -> RolloutInput<'a> {
     let allowance = DisruptionAllowance::new(budgets.to_vec(), "v1");
-    Seen { target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
+    RolloutInput { target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
 }
 
 /// Applies a write as the API server does.

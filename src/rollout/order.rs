@@ -1,11 +1,11 @@
-//! The order of pods: those that serve no traffic first, then the cheap ones, then by name. Picks nothing.
+//! The order of pods: those that serve no traffic first, then those of a low deletion cost, then by name. Picks nothing.
 
 use std::cmp::Ordering;
 
-use crate::rollout::view::View;
+use crate::rollout::view::PodView;
 
-pub(super) fn compare(one: &View<'_>, other: &View<'_>) -> Ordering {
-    let cost = |view: &View<'_>| view.pod.base.cost.unwrap_or(0.0);
+pub(super) fn compare(one: &PodView<'_>, other: &PodView<'_>) -> Ordering {
+    let cost = |view: &PodView<'_>| view.pod.base.cost.unwrap_or(0.0);
     one.available
         .cmp(&other.available)
         .then_with(|| one.ready.cmp(&other.ready))

@@ -25,6 +25,6 @@ pub fn orphan(pod: &Pod, now: Timestamp) -> (Option<Write>, Option<Timestamp>) {
             let sent = record.sent();
             (None, [sent.silent_at(), sent.lost_at()].into_iter().filter(|at| *at > now).min())
         }
-        TaskState::Over | TaskState::Asking => (None, None),
+        TaskState::Over | TaskState::Waiting => (None, None),
     }
 }

@@ -52,7 +52,7 @@ impl Pod {
     }
 
     /// True when nothing but the resource version differs from `before`.
-    pub fn says_the_same(&self, before: &Self) -> bool {
+    pub fn is_unchanged_since(&self, before: &Self) -> bool {
         let unversioned = |pod: &Self| {
             let base = pod::Pod { version: String::new(), ..pod.base.clone() };
             Self { base, ..pod.clone() }

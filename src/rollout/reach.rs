@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::podtask::state::SILENCE;
+use crate::podtask::state::ANSWER_TIMEOUT;
 use crate::podtask::time::later;
 use crate::rollout::pod::Pod;
 
@@ -38,14 +38,14 @@ impl Reach {
         }
     }
 
-    pub(super) fn is_given(&self) -> bool {
+    pub(super) fn is_reachable(&self) -> bool {
         matches!(self, Self::Agent(_))
     }
 
     /// True while a missing answer means nothing: no agent is ready, or it became ready too recently.
     pub(super) fn excuses_silence(&self, now: Timestamp) -> bool {
         match self {
-            Self::Agent(since) => since.is_some_and(|since| later(since, SILENCE) > now),
+            Self::Agent(since) => since.is_some_and(|since| later(since, ANSWER_TIMEOUT) > now),
             Self::NoNode | Self::NoAgent(_) => true,
         }
     }
@@ -54,7 +54,7 @@ impl Reach {
     pub(super) fn problem(&self) -> String {
         match self {
             Self::Agent(_) => String::new(),
-            Self::NoNode => "it has no node".to_owned(),
+            Self::NoNode => "not scheduled to a node".to_owned(),
             Self::NoAgent(node) => format!("no agent is ready on node {node}"),
         }
     }

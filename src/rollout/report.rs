@@ -13,7 +13,7 @@ use crate::podtask::write::Event;
 use crate::rollout::budget::Bounds;
 use crate::rollout::desired::Rollout;
 use crate::rollout::stop_reason::StopReason;
-use crate::rollout::view::{State, View};
+use crate::rollout::view::{PodView, State};
 
 /// Maximum number of failures with details.
 const MOST_FAILURES: usize = 100;
@@ -37,23 +37,22 @@ pub(super) struct Waits {
 const MOST_NAMES: usize = 5;
 
 /// The pods that are not done and that no agent reaches, and why.
-pub(super) fn unreachable(views: &[View<'_>]) -> Option<String> {
+pub(super) fn unreachable(views: &[PodView<'_>]) -> Option<String> {
     let pods: Vec<_> = views.iter().filter(|view| view.is_unreachable()).collect();
-    let name = |view: &&View<'_>| format!("{} ({})", view.pod.base.name, view.reach.problem());
+    let name = |view: &&PodView<'_>| format!("{} ({})", view.pod.base.name, view.reach.problem());
     let names: Vec<_> = pods.iter().take(MOST_NAMES).map(name).collect();
     let more = pods.len().saturating_sub(MOST_NAMES);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!pods.is_empty())
-        .then(|| format!("waiting for {} that no agent reaches: {}{more}", pods.len(), names.join(", ")))
+        .then(|| format!("waiting for {} pods that no agent reaches: {}{more}", pods.len(), names.join(", ")))
 }
 
 fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// The counts.
-pub(super) fn status(rollout: &Rollout, views: &[View<'_>], bounds: Bounds) -> InPlaceRolloutStatus {
-    let count = |is: &dyn Fn(&View<'_>) -> bool| number(views.iter().filter(|view| is(view)).count());
+pub(super) fn status(rollout: &Rollout, views: &[PodView<'_>], bounds: Bounds) -> InPlaceRolloutStatus {
+    let count = |is: &dyn Fn(&PodView<'_>) -> bool| number(views.iter().filter(|view| is(view)).count());
     let (failures, failed) = failures(rollout, views);
     InPlaceRolloutStatus {
         observed_generation: rollout.generation,
@@ -72,14 +71,16 @@ pub(super) fn status(rollout: &Rollout, views: &[View<'_>], bounds: Bounds) -> I
 }
 
 /// The failed pods with details, including those that no longer exist, and the number of all of them.
-fn failures(rollout: &Rollout, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
+fn failures(rollout: &Rollout, views: &[PodView<'_>]) -> (Vec<PodFailure>, i32) {
     let there: BTreeMap<&str, bool> =
         views.iter().map(|view| (view.pod.base.uid.as_str(), view.has_failed())).collect();
-    let known = rollout.before.failures.iter();
-    let mut failures: Vec<_> =
-        known.filter(|known| there.get(known.uid.as_str()).is_none_or(|failed| *failed)).cloned().collect();
+    let recorded = rollout.before.failures.iter();
+    let mut failures: Vec<_> = recorded
+        .filter(|recorded| there.get(recorded.uid.as_str()).is_none_or(|failed| *failed))
+        .cloned()
+        .collect();
     for view in views.iter().filter(|view| view.has_failed()) {
-        if !failures.iter().any(|known| known.uid == view.pod.base.uid) {
+        if !failures.iter().any(|recorded| recorded.uid == view.pod.base.uid) {
             failures.push(failure(view));
         }
     }
@@ -90,7 +91,7 @@ fn failures(rollout: &Rollout, views: &[View<'_>]) -> (Vec<PodFailure>, i32) {
     (failures, all.max(beyond))
 }
 
-fn failure(view: &View<'_>) -> PodFailure {
+fn failure(view: &PodView<'_>) -> PodFailure {
     let base = &view.pod.base;
     let (reason, message) = match (&view.state, &view.pod.record) {
         (State::Ended(end), _) => (end.reason.clone(), end.note.clone()),
@@ -101,10 +102,10 @@ fn failure(view: &View<'_>) -> PodFailure {
     PodFailure { pod: base.name.clone(), uid: base.uid.clone(), reason, message, at }
 }
 
-fn downtime(rollout: &Rollout, views: &[View<'_>]) -> Downtime {
-    let through = views.iter().filter(|view| view.outcome() == Some(Stage::Done));
+fn downtime(rollout: &Rollout, views: &[PodView<'_>]) -> Downtime {
+    let done = views.iter().filter(|view| view.outcome() == Some(Stage::Done));
     let answers =
-        through.filter_map(|view| view.pod.base.answer.as_ref()).filter(|answer| answer.id == rollout.uid);
+        done.filter_map(|view| view.pod.base.answer.as_ref()).filter(|answer| answer.id == rollout.uid);
     let mut times: Vec<_> =
         answers.flat_map(|answer| &answer.containers).filter_map(|container| container.downtime_ms).collect();
     times.sort_unstable();
@@ -147,14 +148,14 @@ pub(super) fn ended_early(
 pub(super) fn phase(
     rollout: &Rollout,
     status: &mut InPlaceRolloutStatus,
-    views: &[View<'_>],
+    views: &[PodView<'_>],
     bounds: Bounds,
     stop_reason: Option<&StopReason>,
     waits: &Waits,
     now: Timestamp,
 ) {
-    let settled = |view: &View<'_>| view.outcome().is_some();
-    let through = format!("{} of {} pods are through", status.done, status.wanted);
+    let settled = |view: &PodView<'_>| view.outcome().is_some();
+    let done = format!("{} of {} pods are done", status.done, status.wanted);
     let (phase, reason, message) = if let Some(stop_reason) = stop_reason {
         let phase = if status.busy > 0 { RolloutPhase::Running } else { stop_reason.phase };
         (phase, stop_reason.reason, stop_reason.message.clone())
@@ -162,18 +163,18 @@ pub(super) fn phase(
         let withdrawn = views.iter().filter(|view| view.outcome() == Some(Stage::Dropped)).count();
         if status.failed > 0 || withdrawn > 0 {
             let withdrawn = if withdrawn > 0 { format!(", {withdrawn} withdrawn") } else { String::new() };
-            let message = format!("{through}, {} failed{withdrawn}: see status.failures", status.failed);
+            let message = format!("{done}, {} failed{withdrawn}: see status.failures", status.failed);
             (RolloutPhase::Failed, "SomePodsFailed", message)
         } else {
-            (RolloutPhase::Succeeded, "AllPodsThrough", through)
+            (RolloutPhase::Succeeded, "AllPodsDone", done)
         }
     } else {
         let held = number(views.iter().filter(|view| settled(view)).count()) >= status.wanted;
-        let line = line(&through, status, waits);
+        let line = line(&done, status, waits);
         match (rollout.spec.paused, held && status.busy == 0) {
             (true, _) => (RolloutPhase::Paused, "Paused", format!("{line}; paused by spec.paused")),
             (_, true) => {
-                let message = format!("{line}; spec.partition leaves {} as they are", bounds.held);
+                let message = format!("{line}; spec.partition holds back {} pods", bounds.held);
                 (RolloutPhase::Paused, "Partition", message)
             }
             _ => (RolloutPhase::Running, waits.reason(status), line),
@@ -188,22 +189,22 @@ pub(super) fn phase(
     conditions(rollout, status, now);
 }
 
-fn line(through: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
+fn line(done: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
     let some = |count: usize, text: String| (count > 0).then_some(text);
     let names: Vec<_> = waits.budgets.iter().map(String::as_str).collect();
     let idle = status.busy == 0;
     let parts = [
-        Some(through.to_owned()),
-        (status.busy > 0).then(|| format!("{} under way", status.busy)),
+        Some(done.to_owned()),
+        (status.busy > 0).then(|| format!("{} in progress", status.busy)),
         (status.failed > 0).then(|| format!("{} failed", status.failed)),
         some(names.len(), format!("waiting for PodDisruptionBudget {}", names.join(", "))),
-        some(waits.taken, format!("waiting for {} that another client works on", waits.taken)),
+        some(waits.taken, format!("waiting for {} pods with a request of another client", waits.taken)),
         some(
             waits.missing,
-            format!("waiting for {} that do not exist yet or are being deleted", waits.missing),
+            format!("waiting for {} pods that do not exist yet or are being deleted", waits.missing),
         )
         .filter(|_| idle),
-        some(waits.unavailable, format!("waiting for {} that are not available", waits.unavailable))
+        some(waits.unavailable, format!("waiting for {} pods that are not available", waits.unavailable))
             .filter(|_| idle),
         waits.unreachable.clone(),
     ];
@@ -233,8 +234,10 @@ pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, n
         ("Failed", matches!(phase, RolloutPhase::Failed | RolloutPhase::Superseded)),
     ] {
         let truth = if is { "True" } else { "False" };
-        let before = rollout.before.conditions.iter().find(|known| known.kind == kind);
-        let since = before.filter(|known| known.status == truth).and_then(|known| known.last_transition_time);
+        let before = rollout.before.conditions.iter().find(|recorded| recorded.kind == kind);
+        let since = before
+            .filter(|recorded| recorded.status == truth)
+            .and_then(|recorded| recorded.last_transition_time);
         // A message that changes with every pod is in status.message only.
         let message = if ended { status.message.clone() } else { String::new() };
         let new = Condition {
@@ -244,8 +247,8 @@ pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, n
             reason: if status.reason.is_empty() { format!("{phase:?}") } else { status.reason.clone() },
             message,
         };
-        match status.conditions.iter_mut().find(|known| known.kind == kind) {
-            Some(known) => *known = new,
+        match status.conditions.iter_mut().find(|recorded| recorded.kind == kind) {
+            Some(recorded) => *recorded = new,
             None => status.conditions.push(new),
         }
     }

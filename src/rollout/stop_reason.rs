@@ -5,9 +5,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::in_place_rollout::RolloutPhase;
 use crate::podtask::time::later;
-use crate::rollout::decide::Seen;
+use crate::rollout::decide::RolloutInput;
 use crate::rollout::desired::Rollout;
-use crate::rollout::target::Target;
+use crate::rollout::target::TargetState;
 
 /// Why a rollout stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,6 @@ const LATE: &str = "DeadlineExceeded";
 const GONE: &str = "TargetGone";
 const DRIFT: &str = "TemplateDrift";
 
-/// The deadline of the rollout.
 pub(super) fn deadline(rollout: &Rollout, started: Timestamp) -> Option<Timestamp> {
     rollout.spec.deadline_seconds.map(|seconds| later(started, SignedDuration::from_secs(seconds.into())))
 }
@@ -49,7 +48,7 @@ pub(super) fn deadline(rollout: &Rollout, started: Timestamp) -> Option<Timestam
 /// Whether the rollout stops. A stop reason is kept until the last task has ended.
 pub(super) fn stop_reason(
     rollout: &Rollout,
-    seen: &Seen<'_>,
+    input: &RolloutInput<'_>,
     started: Timestamp,
     failed: usize,
     most: usize,
@@ -62,23 +61,30 @@ pub(super) fn stop_reason(
         (DRIFT, message) => return Some(StopReason::failed(DRIFT, message)),
         _ => {}
     }
-    if let Some(newer) = seen.newer {
+    if let Some(newer) = input.newer {
         return Some(StopReason::superseded(format!(
             "InPlaceRollout {newer} is newer and has the same target"
         )));
     }
-    if deadline(rollout, started).is_some_and(|end| end <= seen.now) {
-        let message = format!("it was not through after {} s", rollout.spec.deadline_seconds.unwrap_or(0));
+    if deadline(rollout, started).is_some_and(|end| end <= input.now) {
+        let message = format!(
+            "the rollout was not complete after {} s (spec.deadlineSeconds)",
+            rollout.spec.deadline_seconds.unwrap_or(0)
+        );
         return Some(StopReason::failed(LATE, message));
     }
-    if *seen.target == Target::Absent {
-        return Some(StopReason::failed(GONE, format!("{} was deleted meanwhile", rollout.target())));
+    if *input.target == TargetState::Absent {
+        return Some(StopReason::failed(
+            GONE,
+            format!("{} was deleted during the rollout", rollout.target()),
+        ));
     }
-    if let Some(drift) = seen.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {
+    if let Some(drift) = input.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {
         return Some(StopReason::failed(DRIFT, drift));
     }
     (failed >= most).then(|| {
-        let message = format!("{failed} pods have failed, of which {most} are too many: see status.failures");
+        let message =
+            format!("{failed} pods have failed, and failureThreshold is {most}: see status.failures");
         StopReason::failed("FailureThreshold", message)
     })
 }

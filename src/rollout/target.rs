@@ -9,11 +9,11 @@ use crate::rollout::pod::Pod;
 
 /// The state of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum TargetState {
     /// The target does not exist.
     Absent,
     /// The target exists.
-    There {
+    Present {
         /// The uids of the controllers of its pods; `None`: any controller.
         owners: Option<BTreeSet<String>>,
         /// The templates of those owners.
@@ -34,13 +34,13 @@ pub struct Template {
     pub images: BTreeMap<String, String>,
 }
 
-impl Target {
+impl TargetState {
     /// True when `pod` belongs to the target. If the target is gone: when the pod has the record of this rollout.
     pub fn has(&self, rollout: &Rollout, pod: &Pod) -> bool {
         match self {
             Self::Absent => pod.record.as_ref().is_some_and(|record| record.rollout == rollout.uid),
-            Self::There { owners: None, .. } => true,
-            Self::There { owners: Some(owners), .. } => {
+            Self::Present { owners: None, .. } => true,
+            Self::Present { owners: Some(owners), .. } => {
                 pod.owner.as_ref().is_some_and(|owner| owners.contains(&owner.uid))
             }
         }
@@ -51,7 +51,7 @@ impl Target {
     pub fn missing(&self, rollout: &Rollout, pods: &[&Pod], now: Timestamp) -> usize {
         let own = || pods.iter().filter(|pod| self.has(rollout, pod));
         match self {
-            Self::There { desired: Some(desired), .. } => {
+            Self::Present { desired: Some(desired), .. } => {
                 desired.saturating_sub(own().filter(|pod| pod.base.is_active()).count())
             }
             _ => own()
@@ -67,13 +67,13 @@ impl Target {
         pods: impl IntoIterator<Item = &'a Pod>,
         more: usize,
     ) -> Option<String> {
-        let Self::There { gives_up_at: Some(limit), .. } = self else { return None };
+        let Self::Present { gives_up_at: Some(limit), .. } = self else { return None };
         let restarts = pods.into_iter().map(|pod| usize::try_from(pod.base.restarts).unwrap_or(0));
         let before: usize = restarts.sum();
         (more > 0 && before + more >= *limit).then(|| {
             format!(
-                "{} takes restarts for failures, and ends all its pods at {limit} of them (spec.backoffLimit): there were \
-                 {before}, and {more} are to come; with a backoffLimit of {} it bears them",
+                "{} counts restarts as failures and ends all its pods at {limit} of them (spec.backoffLimit): there were \
+                 {before}, and the rollout needs {more} more; set backoffLimit to at least {}",
                 rollout.target(),
                 before + more + 1
             )
@@ -82,7 +82,7 @@ impl Target {
 
     /// The message when the next pod of an owner would get another image than the desired one; `None`: it would not.
     pub fn drift(&self, rollout: &Rollout) -> Option<String> {
-        let Self::There { templates, .. } = self else { return None };
+        let Self::Present { templates, .. } = self else { return None };
         let drifts = |template: &Template| {
             let mut wanted = rollout.images();
             let (container, image, named) = wanted.find_map(|(container, image)| {
@@ -90,8 +90,8 @@ impl Target {
                 (named != image).then_some((container, image, named))
             })?;
             Some(format!(
-                "the template of {} names {named} for container {container}, not {image}: the next pod that it makes would \
-                 run that again; change the template, or allow it with allowTemplateDrift: true",
+                "the template of {} names {named} for container {container}, not {image}: its next pod would \
+                 run {named} again; change the template, or set allowTemplateDrift: true",
                 template.owner
             ))
         };

@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 use super::check;
-use super::decide::{Decision, Seen, What, decide};
+use super::decide::{Decision, RolloutInput, What, decide};
 use super::desired::Rollout;
 use super::disruption::{Disruption, DisruptionAllowance};
 use super::fixtures::*;
 use super::pod::Pod;
-use super::target::Target;
+use super::target::TargetState;
 use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
 
-fn look(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
+fn reconcile(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
     decide(&rollout(more), seen(&target(), &pods, budgets, at(now)))
 }
@@ -25,41 +25,41 @@ fn begun(decision: &Decision) -> Vec<&str> {
 fn what_serves_nobody_goes_first_and_costs_nothing_then_what_is_cheap_then_by_name() {
     let mut pods: Vec<_> = (0..4).map(pod).collect();
     pods[2]["metadata"]["annotations"]["controller.kubernetes.io/pod-deletion-cost"] = json!("-5");
-    assert_eq!(begun(&look(&json!({}), &pods, &[], 1)), ["web-2"]);
+    assert_eq!(begun(&reconcile(&json!({}), &pods, &[], 1)), ["web-2"]);
     ready(&mut pods[3], false, at(0));
-    assert_eq!(begun(&look(&json!({}), &pods, &[], 1)), ["web-3"]);
-    assert_eq!(begun(&look(&json!({"maxUnavailable": "50%"}), &pods, &[], 1)), ["web-3", "web-2"]);
+    assert_eq!(begun(&reconcile(&json!({}), &pods, &[], 1)), ["web-3"]);
+    assert_eq!(begun(&reconcile(&json!({"maxUnavailable": "50%"}), &pods, &[], 1)), ["web-3", "web-2"]);
     // Ready, but not for long enough.
     ready(&mut pods[3], true, at(0));
-    let decision = look(&json!({"pod": {"minReadySeconds": 30}}), &pods, &[], 1);
+    let decision = reconcile(&json!({"pod": {"minReadySeconds": 30}}), &pods, &[], 1);
     assert_eq!((begun(&decision), decision.requeue_at), (vec!["web-3"], Some(at(30))));
 }
 
 #[test]
 fn a_pod_that_has_failed_stays_failed_while_its_agent_works_on_it_after_all() {
     let mut pods: Vec<_> = (0..3).map(pod).collect();
-    let order = look(&json!({}), &pods, &[], 1);
+    let order = reconcile(&json!({}), &pods, &[], 1);
     apply(&mut pods[0], &order.writes[0]);
-    let silent = look(&json!({}), &pods, &[], 121);
+    let silent = reconcile(&json!({}), &pods, &[], 121);
     apply(&mut pods[0], &silent.writes[0]);
     say(&mut pods[0], "Running", Some("Swap"));
-    let late = look(&json!({}), &pods, &[], 130);
+    let late = reconcile(&json!({}), &pods, &[], 130);
     assert_eq!((late.status.busy, late.status.failed, begun(&late).len()), (1, 1, 0), "{:?}", late.status);
     assert!(late.renewals.is_empty());
     say(&mut pods[0], "Succeeded", None);
-    let done = look(&json!({}), &pods, &[], 140);
+    let done = reconcile(&json!({}), &pods, &[], 140);
     assert_eq!((done.status.done, done.status.failed), (1, 0));
 }
 
 #[test]
 fn a_rollout_whose_requests_were_withdrawn_has_not_succeeded() {
     let mut pods: Vec<_> = (0..1).map(pod).collect();
-    let order = look(&json!({}), &pods, &[], 1);
+    let order = reconcile(&json!({}), &pods, &[], 1);
     apply(&mut pods[0], &order.writes[0]);
     let text = pods[0]["metadata"]["annotations"]["inplace.dev/rollout"].as_str().unwrap().to_owned();
     pods[0]["metadata"]["annotations"]["inplace.dev/rollout"] = json!(text.replace("Ordered", "Dropped"));
     pods[0]["metadata"]["annotations"].as_object_mut().unwrap().remove("inplace.dev/request");
-    let decision = look(&json!({}), &pods, &[], 2);
+    let decision = reconcile(&json!({}), &pods, &[], 2);
     assert_eq!((decision.status.phase, &*decision.status.reason), (RolloutPhase::Failed, "SomePodsFailed"));
     assert!(decision.status.message.contains("1 withdrawn"), "{}", decision.status.message);
 }
@@ -67,13 +67,13 @@ fn a_rollout_whose_requests_were_withdrawn_has_not_succeeded() {
 #[test]
 fn a_pod_that_is_missing_or_being_deleted_counts_against_the_budget() {
     let mut pods: Vec<_> = (0..3).map(pod).collect();
-    let begun_of = |target: &Target, pods: &[Value]| {
+    let begun_of = |target: &TargetState, pods: &[Value]| {
         let pods: Vec<Pod> = pods.iter().map(read).collect();
         let decision = decide(&rollout(&json!({})), seen(target, &pods, &[], at(1)));
         begun(&decision).len()
     };
     let mut wants_three = target();
-    let Target::There { desired, .. } = &mut wants_three else { unreachable!() };
+    let TargetState::Present { desired, .. } = &mut wants_three else { unreachable!() };
     *desired = Some(3);
     assert_eq!((begun_of(&wants_three, &pods), begun_of(&target(), &pods)), (1, 1));
     assert_eq!(begun_of(&wants_three, &pods[..2]), 0, "one is not created yet");
@@ -89,26 +89,26 @@ fn a_pod_that_is_missing_or_being_deleted_counts_against_the_budget() {
 fn what_is_right_already_is_let_alone() {
     let mut pods: Vec<_> = (0..3).map(pod).collect();
     pods[0]["metadata"]["creationTimestamp"] = json!(at(5));
-    assert_eq!(begun(&look(&json!({}), &pods, &[], 6)), ["web-1"], "a restart");
+    assert_eq!(begun(&reconcile(&json!({}), &pods, &[], 6)), ["web-1"], "a restart");
     pods[1]["spec"]["containers"][0]["image"] = json!("app:2");
     let swap = json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true});
-    let decision = look(&swap, &pods, &[], 6);
+    let decision = reconcile(&swap, &pods, &[], 6);
     assert_eq!((begun(&decision), decision.status.done), (vec!["web-0"], 1), "a swap");
     // Pods that are being deleted, have ended or belong to another owner do not count.
     pods[0]["metadata"]["deletionTimestamp"] = json!(at(1));
     pods[1]["status"]["phase"] = json!("Succeeded");
     pods[2]["metadata"]["ownerReferences"][0]["uid"] = json!("other");
-    let decision = look(&json!({}), &pods, &[], 6);
+    let decision = reconcile(&json!({}), &pods, &[], 6);
     assert_eq!((decision.status.pods, decision.status.phase), (0, RolloutPhase::Succeeded));
 }
 
 #[test]
 fn who_gives_no_answer_has_failed_and_is_never_asked_again() {
     let mut pods = vec![pod(0)];
-    let order = look(&json!({}), &pods, &[], 1);
+    let order = reconcile(&json!({}), &pods, &[], 1);
     apply(&mut pods[0], &order.writes[0]);
-    assert!(look(&json!({}), &pods, &[], 120).writes.is_empty());
-    let decision = look(&json!({}), &pods, &[], 121);
+    assert!(reconcile(&json!({}), &pods, &[], 120).writes.is_empty());
+    let decision = reconcile(&json!({}), &pods, &[], 121);
     apply(&mut pods[0], &decision.writes[0]);
     let annotations = pods[0]["metadata"]["annotations"].as_object().unwrap();
     assert!(!annotations.contains_key("inplace.dev/request"), "nobody takes it up later: {annotations:?}");
@@ -125,26 +125,26 @@ fn who_gives_no_answer_has_failed_and_is_never_asked_again() {
         if with.is_none() {
             pods[0]["metadata"]["annotations"].as_object_mut().unwrap().remove("inplace.dev/request");
         }
-        let decision = look(&json!({}), &pods, &[], 2);
+        let decision = reconcile(&json!({}), &pods, &[], 2);
         assert_eq!(decision.status.failures[0].reason, reason);
         apply(&mut pods[0], &decision.writes[0]);
-        assert!(begun(&look(&json!({"failureThreshold": 9}), &pods, &[], 3)).is_empty());
+        assert!(begun(&reconcile(&json!({"failureThreshold": 9}), &pods, &[], 3)).is_empty());
     }
 }
 
 #[test]
 fn a_failure_is_remembered_when_its_pod_is_gone() {
     let mut pods: Vec<_> = (0..3).map(pod).collect();
-    let order = look(&json!({}), &pods, &[], 1);
+    let order = reconcile(&json!({}), &pods, &[], 1);
     apply(&mut pods[0], &order.writes[0]);
     say(&mut pods[0], "RolledBack", None);
-    let failed = look(&json!({}), &pods, &[], 2);
+    let failed = reconcile(&json!({}), &pods, &[], 2);
     assert_eq!(
         (failed.status.phase, failed.status.reason.as_str()),
         (RolloutPhase::Failed, "FailureThreshold")
     );
     let mut goes_on = rollout(&json!({"failureThreshold": 2}));
-    goes_on.before = look(&json!({"failureThreshold": 2}), &pods, &[], 2).status;
+    goes_on.before = reconcile(&json!({"failureThreshold": 2}), &pods, &[], 2).status;
     let left: Vec<_> = pods[1..].iter().map(read).collect();
     let decision = decide(&goes_on, seen(&target(), &left, &[], at(3)));
     assert_eq!((decision.status.failed, decision.status.pods, begun(&decision)), (1, 2, vec!["web-1"]));
@@ -168,14 +168,14 @@ fn a_failure_is_remembered_when_its_pod_is_gone() {
 fn at_the_threshold_nothing_more_is_touched() {
     let more = json!({"maxUnavailable": 3});
     let mut pods: Vec<_> = (0..3).map(pod).collect();
-    let order = look(&more, &pods, &[], 1);
+    let order = reconcile(&more, &pods, &[], 1);
     for (pod, write) in pods.iter_mut().zip(&order.writes) {
         apply(pod, write);
     }
     say(&mut pods[0], "Failed", None);
     say(&mut pods[1], "Running", Some("Pull"));
     say(&mut pods[2], "Running", Some("Verify"));
-    let decision = look(&more, &pods, &[], 2);
+    let decision = reconcile(&more, &pods, &[], 2);
     let recalls = decision.writes.iter().filter(|write| write.what == What::Recall);
     assert_eq!(recalls.map(|write| &*write.pod.name).collect::<Vec<_>>(), ["web-1"]);
     assert_eq!(
@@ -188,13 +188,13 @@ fn at_the_threshold_nothing_more_is_touched() {
 fn at_the_deadline_only_what_is_not_touched_is_taken_back() {
     let more = json!({"maxUnavailable": 2, "deadlineSeconds": 60});
     let mut pods: Vec<_> = (0..3).map(pod).collect();
-    let order = look(&more, &pods, &[], 1);
+    let order = reconcile(&more, &pods, &[], 1);
     assert_eq!(order.requeue_at, Some(at(60)));
     for (pod, write) in pods.iter_mut().zip(&order.writes) {
         apply(pod, write);
     }
     say(&mut pods[1], "Running", Some("Swap"));
-    let decision = look(&more, &pods, &[], 60);
+    let decision = reconcile(&more, &pods, &[], 60);
     let recalled: Vec<_> = decision.writes.iter().map(|write| (&*write.pod.name, &write.what)).collect();
     assert_eq!(recalled, [("web-0", &What::Recall)]);
     assert_eq!(
@@ -207,25 +207,25 @@ fn at_the_deadline_only_what_is_not_touched_is_taken_back() {
 fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_too() {
     let pods: Vec<_> = (0..4).map(pod).collect();
     let more = json!({"maxUnavailable": 4});
-    assert_eq!(begun(&look(&more, &pods, &[budget(2)], 1)), ["web-0", "web-1"]);
-    let decision = look(&more, &pods, &[budget(0)], 1);
+    assert_eq!(begun(&reconcile(&more, &pods, &[budget(2)], 1)), ["web-0", "web-1"]);
+    let decision = reconcile(&more, &pods, &[budget(0)], 1);
     assert_eq!((begun(&decision).len(), decision.requeue_at), (0, Some(at(2))));
-    assert_eq!(decision.status.message, "0 of 4 pods are through, waiting for PodDisruptionBudget pdb");
+    assert_eq!(decision.status.message, "0 of 4 pods are done, waiting for PodDisruptionBudget pdb");
     let mut old = budget(2);
     old.metadata.generation = 2;
-    assert!(begun(&look(&more, &pods, &[old], 1)).is_empty());
+    assert!(begun(&reconcile(&more, &pods, &[old], 1)).is_empty());
     // Both budgets must allow it.
     let other = Disruption {
         metadata: super::disruption::Meta { name: "other".into(), ..budget(0).metadata },
         ..budget(1)
     };
-    let decision = look(&more, &pods, &[budget(2), other], 1);
+    let decision = reconcile(&more, &pods, &[budget(2), other], 1);
     assert_eq!(begun(&decision), ["web-0"]);
     assert_eq!(decision.writes[0].what, What::Begin(vec!["pdb".into(), "other".into()]));
     // A pod that is being evicted is left alone.
     let mut evicting = budget(2);
     evicting.status.disrupted_pods = [("web-0".to_owned(), at(0))].into();
-    assert_eq!(begun(&look(&more, &pods, &[evicting], 1)), ["web-1", "web-2"]);
+    assert_eq!(begun(&reconcile(&more, &pods, &[evicting], 1)), ["web-1", "web-2"]);
 }
 
 #[test]
@@ -249,14 +249,14 @@ fn what_does_not_serve_goes_without_a_claim_while_enough_others_do() {
 #[test]
 fn a_claim_is_written_anew_before_it_lapses() {
     let mut one = pod(0);
-    let order = look(&json!({}), &[one.clone()], &[budget(1)], 1);
+    let order = reconcile(&json!({}), &[one.clone()], &[budget(1)], 1);
     apply(&mut one, &order.writes[0]);
     let mut claimed = budget(0);
     claimed.status.disrupted_pods = [("web-0".to_owned(), at(1))].into();
-    let fresh = look(&json!({}), &[one.clone()], &[claimed.clone()], 30);
+    let fresh = reconcile(&json!({}), &[one.clone()], &[claimed.clone()], 30);
     assert_eq!((fresh.renewals.len(), fresh.requeue_at), (0, Some(at(61))));
     say(&mut one, "Running", Some("PreHook"));
-    let due = look(&json!({}), &[one], &[claimed], 61);
+    let due = reconcile(&json!({}), &[one], &[claimed], 61);
     assert_eq!(due.renewals, [("pdb".to_owned(), "web-0".to_owned())]);
 }
 
@@ -264,7 +264,7 @@ fn a_claim_is_written_anew_before_it_lapses() {
 fn a_target_is_waited_for_for_a_minute() {
     let mut new = rollout(&json!({}));
     new.before.started_at = None;
-    let decision = |now| decide(&new, seen(&Target::Absent, &[], &[], at(now)));
+    let decision = |now| decide(&new, seen(&TargetState::Absent, &[], &[], at(now)));
     assert_eq!((decision(5).status.phase, decision(5).requeue_at), (RolloutPhase::Pending, Some(at(7))));
     assert_eq!(decision(60).status.reason, "TargetNotFound");
     // The start is recorded before any pod is begun.
@@ -306,7 +306,7 @@ fn an_owner_that_would_take_the_restarts_for_failures_is_not_asked_to() {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
     let decision = |more: Value, limit: usize, started: Option<i64>| {
         let mut target = target();
-        let Target::There { gives_up_at, .. } = &mut target else { unreachable!() };
+        let TargetState::Present { gives_up_at, .. } = &mut target else { unreachable!() };
         *gives_up_at = Some(limit);
         let mut rollout = rollout(&more);
         rollout.before.started_at = started.map(at);
@@ -315,8 +315,8 @@ fn an_owner_that_would_take_the_restarts_for_failures_is_not_asked_to() {
     for started in [None, Some(0)] {
         let status = decision(json!({}), 5, started).status;
         assert_eq!((status.phase, &*status.reason), (RolloutPhase::Failed, "BackoffLimit"));
-        assert!(status.message.contains("there were 2, and 3 are to come"), "{}", status.message);
-        assert!(status.message.ends_with("with a backoffLimit of 6 it bears them"), "{}", status.message);
+        assert!(status.message.contains("there were 2, and the rollout needs 3 more"), "{}", status.message);
+        assert!(status.message.ends_with("set backoffLimit to at least 6"), "{}", status.message);
         for (more, limit) in [(json!({}), 6), (json!({"partition": 1}), 5), (json!({"partition": 3}), 1)] {
             let decision = decision(more, limit, started);
             assert!(!decision.status.phase.is_terminal(), "{:?}", decision.status);
@@ -335,7 +335,7 @@ fn every_bad_field_is_named() {
     assert_eq!(problems(json!({"target": target, "containers": containers})), "");
     for (spec, says) in [
         (json!({"target": {}, "containers": containers}), "spec.target: name a workloadRef or a selector"),
-        (json!({"target": {"selector": {}}, "containers": containers}), "spec.target.selector: it is empty"),
+        (json!({"target": {"selector": {}}, "containers": containers}), "spec.target.selector: is empty"),
         (
             json!({"target": {"workloadRef": {"kind": "CronJob", "name": "a"}}, "containers": containers}),
             "spec.target.workloadRef.kind: `CronJob` is none of Deployment (apps/v1)",
@@ -385,12 +385,12 @@ fn only_how_fast_and_how_long_can_be_changed() {
     assert!(other[0].starts_with("spec.containers: cannot be changed") && other.len() == 2, "{other:?}");
 }
 
-/// Like [`look`], with agents on these nodes only, each ready since this time.
-fn look_with(more: &Value, pods: &[Value], agents: &[(&str, i64)], now: i64) -> Decision {
+/// Like [`reconcile`], with agents on these nodes only, each ready since this time.
+fn reconcile_with(more: &Value, pods: &[Value], agents: &[(&str, i64)], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
     let agents = agents.iter().map(|(node, since)| ((*node).to_owned(), at(*since))).collect();
     let target = target();
-    decide(&rollout(more), Seen { agents: Some(&agents), ..seen(&target, &pods, &[], at(now)) })
+    decide(&rollout(more), RolloutInput { agents: Some(&agents), ..seen(&target, &pods, &[], at(now)) })
 }
 
 #[test]
@@ -401,17 +401,16 @@ fn who_is_reached_by_nobody_is_not_begun_and_is_no_failure() {
     pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
     pods[1]["status"] = json!({"phase": "Pending"});
     let three = json!({"maxUnavailable": 3});
-    let decision = look_with(&three, &pods, &[("n", -900)], 1);
+    let decision = reconcile_with(&three, &pods, &[("n", -900)], 1);
     assert_eq!(begun(&decision), ["web-2"], "within what is left of maxUnavailable");
     let message = &decision.status.message;
-    let names =
-        "waiting for 2 that no agent reaches: web-0 (no agent is ready on node dead), web-1 (it has no node)";
+    let names = "waiting for 2 pods that no agent reaches: web-0 (no agent is ready on node dead), web-1 (not scheduled to a node)";
     assert!(message.contains(names), "{message}");
     // The others succeed: the rollout waits for the two without a limit.
     for pod in &mut pods[2..] {
         say(pod, "Succeeded", None);
     }
-    let decision = look_with(&three, &pods, &[("n", -900)], 90_000);
+    let decision = reconcile_with(&three, &pods, &[("n", -900)], 90_000);
     let status = &decision.status;
     assert_eq!(
         (status.phase, status.reason.as_str(), status.failed),
@@ -420,25 +419,25 @@ fn who_is_reached_by_nobody_is_not_begun_and_is_no_failure() {
     assert!(begun(&decision).is_empty());
     // With a deadline it ends then, and names the pods that it waited for.
     let bounded = json!({"maxUnavailable": 3, "deadlineSeconds": 100});
-    let status = look_with(&bounded, &pods, &[("n", -900)], 100).status;
+    let status = reconcile_with(&bounded, &pods, &[("n", -900)], 100).status;
     assert_eq!((status.phase, status.reason.as_str()), (RolloutPhase::Failed, "DeadlineExceeded"));
     assert!(status.message.contains(names), "{}", status.message);
     // Both agents are reachable again.
     pods[1]["spec"]["nodeName"] = json!("n");
-    let decision = look_with(&three, &pods, &[("n", -900), ("dead", 90_000)], 90_001);
+    let decision = reconcile_with(&three, &pods, &[("n", -900), ("dead", 90_000)], 90_001);
     assert_eq!(begun(&decision), ["web-0", "web-1"]);
     // If agents are not in the cache, only pods without a node count as unreachable.
     pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
-    assert_eq!(begun(&look(&three, &pods, &[], 1)), ["web-0"]);
+    assert_eq!(begun(&reconcile(&three, &pods, &[], 1)), ["web-0"]);
 }
 
 #[test]
 fn silence_counts_only_while_an_agent_is_there() {
     let mut pods = vec![pod(0)];
-    let order = look_with(&json!({}), &pods, &[("n", -900)], 1);
+    let order = reconcile_with(&json!({}), &pods, &[("n", -900)], 1);
     apply(&mut pods[0], &order.writes[0]);
     // Its node died before the agent accepted the request.
-    let decision = look_with(&json!({}), &pods, &[("other", -900)], 500);
+    let decision = reconcile_with(&json!({}), &pods, &[("other", -900)], 500);
     assert_eq!((decision.writes.len(), decision.status.busy, decision.status.failed), (0, 1, 0));
     assert!(
         decision.status.message.contains("web-0 (no agent is ready on node n)"),
@@ -446,9 +445,9 @@ fn silence_counts_only_while_an_agent_is_there() {
         decision.status.message
     );
     // The agent is back and has its full time to answer.
-    assert_eq!(look_with(&json!({}), &pods, &[("n", 500)], 619).status.failed, 0);
-    assert_eq!(look_with(&json!({}), &pods, &[("n", 500)], 620).status.failures[0].reason, "NoAgent");
+    assert_eq!(reconcile_with(&json!({}), &pods, &[("n", 500)], 619).status.failed, 0);
+    assert_eq!(reconcile_with(&json!({}), &pods, &[("n", 500)], 620).status.failures[0].reason, "NoAgent");
     // The request is withdrawn at the deadline.
-    let late = look_with(&json!({"deadlineSeconds": 100}), &pods, &[("other", -900)], 500);
+    let late = reconcile_with(&json!({"deadlineSeconds": 100}), &pods, &[("other", -900)], 500);
     assert!(matches!(late.writes[0].what, What::Recall), "{:?}", late.writes);
 }

@@ -10,7 +10,7 @@ use crate::rollout::record::task_state;
 
 /// A pod and what follows from it at this time.
 #[derive(Clone, Debug)]
-pub(super) struct View<'a> {
+pub(super) struct PodView<'a> {
     pub(super) pod: &'a Pod,
     pub(super) state: State,
     /// Running and Ready.
@@ -42,7 +42,7 @@ pub(super) enum State {
     Dropped,
 }
 
-impl<'a> View<'a> {
+impl<'a> PodView<'a> {
     /// Derives the view of a pod; `started` is the time of the rollout's first reconcile.
     pub(super) fn of(
         pod: &'a Pod,
@@ -64,12 +64,12 @@ impl<'a> View<'a> {
                 State::Busy { touched: false }
             }
             Some(TaskState::Ended(end)) => State::Ended(end),
-            Some(TaskState::Over | TaskState::Asking) => match recorded {
+            Some(TaskState::Over | TaskState::Waiting) => match recorded {
                 Some(Stage::Done) => State::Done,
                 Some(Stage::Dropped) => State::Dropped,
                 _ => State::Failed,
             },
-            None if is_right(pod, rollout, started) => State::Done,
+            None if is_up_to_date(pod, rollout, started) => State::Done,
             None if is_taken(pod, rollout, now) => State::Taken,
             None => State::Waiting,
         };
@@ -94,7 +94,7 @@ impl<'a> View<'a> {
 
     /// True when the pod is not done and no agent can accept its request.
     pub(super) fn is_unreachable(&self) -> bool {
-        !self.reach.is_given() && matches!(self.state, State::Waiting | State::Busy { touched: false })
+        !self.reach.is_reachable() && matches!(self.state, State::Waiting | State::Busy { touched: false })
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -104,7 +104,7 @@ impl<'a> View<'a> {
 
 /// True when there is nothing to do: the pod runs the desired images and, if a container is only to be restarted, was
 /// created after the rollout had started.
-fn is_right(pod: &Pod, rollout: &Rollout, started: Timestamp) -> bool {
+fn is_up_to_date(pod: &Pod, rollout: &Rollout, started: Timestamp) -> bool {
     let fresh = rollout.only_swaps() || pod.base.created >= started;
     fresh && rollout.images().all(|(name, image)| pod.images.get(name).is_some_and(|runs| runs == image))
 }

@@ -12,10 +12,10 @@ use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
 use crate::podtask::state::{End, Stage, TaskState};
-use crate::podtask::task::{AGAIN, PodTask, Purpose};
+use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
 use crate::podtask::time::whole_seconds;
-use crate::podtask::write::{PodPatch, PodRef};
+use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::workload::action::{Action, Why};
 use crate::workload::diff::Change;
 use crate::workload::hooks::{self, Gate, HookType};
@@ -24,7 +24,7 @@ use crate::workload::new_pod;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
 use crate::workload::update::{Picks, Wanted, spare};
-use crate::workload::view::View;
+use crate::workload::view::PodView;
 
 /// What follows for all pods.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,13 +52,13 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
         let before = planner.acts.actions.len();
         planner.pod(view, leaves.or_else(|| picks.tasks.get(name).copied()), picks.relabel.contains(name));
         // At most one write per pod and reconcile: each is conditional on the resource version that was read.
-        if scaling.kept.contains(name) && planner.acts.actions.len() == before {
-            planner.keep(view);
+        if scaling.promoted.contains(name) && planner.acts.actions.len() == before {
+            planner.promote(view);
         }
     }
     planner.ensure_claims(scaling);
     planner.create_pods(scaling);
-    planner.forget_runs();
+    planner.delete_runs();
     planner.acts
 }
 
@@ -72,10 +72,10 @@ struct Planner<'s, 'a> {
 }
 
 impl Planner<'_, '_> {
-    fn pod(&mut self, view: &View<'_>, wanted: Option<Wanted<'_>>, relabel: bool) {
+    fn pod(&mut self, view: &PodView<'_>, wanted: Option<Wanted<'_>>, relabel: bool) {
         let task = view.pod.task.as_ref();
         match (&view.task_state, task, wanted) {
-            (TaskState::Asking, Some(task), Some(wanted)) if wanted.is(task) => {
+            (TaskState::Waiting, Some(task), Some(wanted)) if wanted.is(task) => {
                 self.proceed(view, &task.clone(), false);
             }
             // The end of a task is recorded before anything else.
@@ -85,13 +85,13 @@ impl Planner<'_, '_> {
                 let right = task.target == self.input.update_name() || task.target == view.pod.label;
                 let still_wanted = right && wanted.is_none_or(|wanted| wanted.purpose != Purpose::ScaleIn);
                 if !touched && task.stage == Stage::Ordered && !still_wanted {
-                    let recalled = task.at_stage(Stage::Recalled, "not wanted any more");
+                    let recalled = task.at_stage(Stage::Recalled, "the pod does not need this task any more");
                     self.patch(view, &recalled, PodPatch::default(), Why::Recalled);
                 }
             }
             (_, _, Some(wanted)) => self.give(view, wanted),
-            (TaskState::Asking, Some(task), None) => {
-                let dropped = task.at_stage(Stage::Dropped, "not wanted any more");
+            (TaskState::Waiting, Some(task), None) => {
+                let dropped = task.at_stage(Stage::Dropped, "the pod does not need this task any more");
                 self.patch(view, &dropped, PodPatch::default(), Why::Dropped);
             }
             (_, task, None) if relabel => {
@@ -101,7 +101,7 @@ impl Planner<'_, '_> {
                     None => self.write(view, change, Why::Metadata),
                 }
             }
-            (_, Some(task), None) if self.forgives(view) => {
+            (_, Some(task), None) if self.may_retry(view) => {
                 let again = task.at_stage(Stage::Again, "");
                 self.patch(view, &again, PodPatch::default(), Why::Dropped);
             }
@@ -110,7 +110,7 @@ impl Planner<'_, '_> {
     }
 
     /// True when the user asked for a retry of this failed task.
-    fn forgives(&self, view: &View<'_>) -> bool {
+    fn may_retry(&self, view: &PodView<'_>) -> bool {
         let (hooks, update) = (&self.input.spec.hooks, &self.input.spec.update);
         let asked = hooks.retry_pre_inplace || hooks.retry_post_inplace || update.retry;
         let last_failure = |task: &PodTask| matches!(task.stage, Stage::Failed | Stage::Unanswered);
@@ -118,7 +118,7 @@ impl Planner<'_, '_> {
     }
 
     /// Gives the pod a new task.
-    fn give(&mut self, view: &View<'_>, wanted: Wanted<'_>) {
+    fn give(&mut self, view: &PodView<'_>, wanted: Wanted<'_>) {
         let task = PodTask {
             purpose: wanted.purpose,
             target: wanted.target.to_owned(),
@@ -132,7 +132,7 @@ impl Planner<'_, '_> {
     }
 
     /// Advances a task as far as its gate and the budget allow.
-    fn proceed(&mut self, view: &View<'_>, task: &PodTask, fresh: bool) {
+    fn proceed(&mut self, view: &PodView<'_>, task: &PodTask, fresh: bool) {
         let input = self.input;
         self.keys.insert((view.pod.uid.clone(), task.key()));
         let hook = hooks::of(input.spec, task.purpose);
@@ -143,11 +143,11 @@ impl Planner<'_, '_> {
             return self.execute(view, task);
         }
         if fresh {
-            let mut mark = PodPatch::default();
+            let mut patch = PodPatch::default();
             if hook.is_some() {
-                mark.annotations.insert(workload_key::LEAVING.to_owned(), Some("true".to_owned()));
+                patch.annotations.insert(workload_key::LEAVING.to_owned(), Some("true".to_owned()));
             }
-            self.patch(view, task, mark, Why::Chosen);
+            self.patch(view, task, patch, Why::Chosen);
         }
         match gate {
             Gate::Open | Gate::Wait => self.report_waiting(view, task),
@@ -167,7 +167,7 @@ impl Planner<'_, '_> {
         }
     }
 
-    fn report_waiting(&mut self, view: &View<'_>, task: &PodTask) {
+    fn report_waiting(&mut self, view: &PodView<'_>, task: &PodTask) {
         let key = task.key();
         let run = self.input.runs_of(view.pod).iter().find(|run| run.key == key);
         if let Some((run, reported)) = run.and_then(|run| Some((run, hooks::condition(view.pod, run)?))) {
@@ -184,7 +184,7 @@ impl Planner<'_, '_> {
     }
 
     /// Carries out the purpose of a task whose gate is open.
-    fn execute(&mut self, view: &View<'_>, task: &PodTask) {
+    fn execute(&mut self, view: &PodView<'_>, task: &PodTask) {
         let why = match task.purpose {
             Purpose::ScaleIn => Why::ScaleIn,
             Purpose::Recreate => Why::Recreate,
@@ -192,7 +192,7 @@ impl Planner<'_, '_> {
             Purpose::HotPatch => Why::HotPatch,
         };
         if task.deletes() {
-            return self.acts.actions.push(Action::DeletePod { pod: PodRef::of(view.pod), why });
+            return self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(view.pod), why });
         }
         let input = self.input;
         let targets = self.targets(view, task);
@@ -208,13 +208,12 @@ impl Planner<'_, '_> {
         self.patch(view, &ordered, patch, why);
     }
 
-    fn targets(&self, view: &View<'_>, task: &PodTask) -> Vec<Target> {
+    fn targets(&self, view: &PodView<'_>, task: &PodTask) -> Vec<Target> {
         let template = self.input.template(&task.target);
         template.map(|template| request::targets(view, template, &self.input.revisions)).unwrap_or_default()
     }
 
-    /// Records how a task ended.
-    fn end(&mut self, view: &View<'_>, task: &PodTask, end: &End) {
+    fn end(&mut self, view: &PodView<'_>, task: &PodTask, end: &End) {
         let ended = task.at_stage(end.stage, end.line());
         let (patch, why) = match end.stage {
             Stage::Done => (self.change(view, &task.target), Why::Updated),
@@ -225,7 +224,7 @@ impl Planner<'_, '_> {
     }
 
     /// Labels and annotations of a pod that is at `target` from now on.
-    fn change(&self, view: &View<'_>, target: &str) -> PodPatch {
+    fn change(&self, view: &PodView<'_>, target: &str) -> PodPatch {
         let (from, to) = (self.input.template(&view.pod.label), self.input.template(target));
         let change = from.zip(to).map(|(from, to)| Change::between(from, to)).unwrap_or_default();
         let mut patch = PodPatch { labels: change.labels, annotations: change.annotations };
@@ -234,7 +233,7 @@ impl Planner<'_, '_> {
     }
 
     /// Writes `task` on the pod, with the annotations that belong to its stage.
-    fn patch(&mut self, view: &View<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
+    fn patch(&mut self, view: &PodView<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let text = serde_json::to_string(task).unwrap_or_default();
         let annotations = workload_key::task_annotations(&text);
         patch.annotations.extend(annotations.map(|(key, value)| (key, Some(value))));
@@ -251,14 +250,14 @@ impl Planner<'_, '_> {
         self.write(view, patch, why);
     }
 
-    fn write(&mut self, view: &View<'_>, patch: PodPatch, why: Why) {
-        self.acts.actions.push(Action::PatchPod { pod: PodRef::of(view.pod), patch, why });
+    fn write(&mut self, view: &PodView<'_>, patch: PodPatch, why: Why) {
+        self.acts.actions.push(Action::PatchPod { pod: VersionedRef::of(view.pod), patch, why });
     }
 
     /// Makes a surge pod a regular pod.
-    fn keep(&mut self, view: &View<'_>) {
+    fn promote(&mut self, view: &PodView<'_>) {
         let labels = BTreeMap::from([(workload_key::SURGE.to_owned(), None)]);
-        self.write(view, PodPatch { labels, ..PodPatch::default() }, Why::Kept);
+        self.write(view, PodPatch { labels, ..PodPatch::default() }, Why::SurgePromoted);
     }
 
     /// Deletes pods that need no gate.
@@ -269,7 +268,7 @@ impl Planner<'_, '_> {
                 Clear::LostNode => Why::LostNode,
             };
             if let Some(pod) = self.input.by_name.get(name) {
-                self.acts.actions.push(Action::DeletePod { pod: PodRef::of(pod), why });
+                self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(pod), why });
             }
         }
     }
@@ -308,7 +307,7 @@ impl Planner<'_, '_> {
                 Some(ClaimState::Bindable) => continue,
                 Some(ClaimState::Terminating) => {
                     let problem = format!(
-                        "pod {name} waits for its claim {claim}, which is being deleted: a new one is made once it is gone"
+                        "pod {name} waits for its claim {claim}, which is being deleted; it is created again after that"
                     );
                     self.acts.problem.get_or_insert((Purpose::ScaleIn, problem));
                 }
@@ -321,7 +320,7 @@ impl Planner<'_, '_> {
 
     /// Deletes the runs of tasks that are over, and failed runs where the user asked for a retry, so that they are
     /// created again.
-    fn forget_runs(&mut self) {
+    fn delete_runs(&mut self) {
         let hooks = &self.input.spec.hooks;
         for run in self.input.runs.values().flatten().filter(|run| !run.deleting) {
             let again = match run.kind {
@@ -345,7 +344,8 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
         let task = view.pod.task.as_ref();
         let silent = task.filter(|task| task.stage == Stage::Ordered).map(PodTask::silent_at);
         let lost = task.filter(|_| matches!(view.task_state, TaskState::Busy { .. })).map(PodTask::lost_at);
-        let again = task.filter(|task| task.stage == Stage::Unanswered).map(|task| later(task.at, AGAIN));
+        let again =
+            task.filter(|task| task.stage == Stage::Unanswered).map(|task| later(task.at, RETRY_AFTER));
         [available, silent, lost, again]
     });
     times.flatten().filter_map(later_than_now).min()

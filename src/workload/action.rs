@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::api::request::HookArg;
-use crate::podtask::write::{Event, PodPatch, PodRef};
+use crate::podtask::write::{Event, PodPatch, VersionedRef};
 use crate::workload::hooks::HookType;
 use crate::workload::revision::{Revision, Write};
 
@@ -27,7 +27,7 @@ pub enum Action {
         body: Value,
     },
     /// Create a pod. If it exists already: no error when the workload owns it; otherwise its name goes into
-    /// `Seen::taken`.
+    /// `CachedObjects::taken`.
     CreatePod {
         /// Name of the pod.
         name: String,
@@ -37,14 +37,14 @@ pub enum Action {
     /// Delete a pod.
     DeletePod {
         /// The pod, with the version that the deletion is conditional on.
-        pod: PodRef,
+        pod: VersionedRef,
         /// The purpose; it selects the event.
         why: Why,
     },
     /// Change labels and annotations of a pod.
     PatchPod {
         /// The pod, with the version that the patch is conditional on.
-        pod: PodRef,
+        pod: VersionedRef,
         /// The labels and annotations to set or remove.
         patch: PodPatch,
         /// The purpose; it selects the event.
@@ -60,7 +60,7 @@ pub enum Action {
     /// remove the annotation `inplace.dev/retry`.
     ClearRetry,
     /// Record an event that belongs to no write.
-    Tell(Event),
+    Report(Event),
 }
 
 /// The purpose of a write on a pod.
@@ -83,7 +83,7 @@ pub enum Why {
     /// The task is cancelled with nothing touched, or a failed task is released for another attempt.
     Dropped,
     /// A surge pod becomes a regular pod: it replaces a pod that is gone.
-    Kept,
+    SurgePromoted,
     /// The pod is surplus.
     ScaleIn,
     /// The pod is replaced by a new one at the new revision.
@@ -134,24 +134,30 @@ impl Action {
             }
             Self::PatchPod { pod, why, .. } => {
                 let (done, failed, how) = match why {
-                    Why::Updated => ("SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "in-place"),
+                    Why::Updated => ("SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "in place"),
                     Why::Metadata => {
                         ("SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "without a restart")
                     }
                     Why::HotPatch => ("SuccessfulUpdatePodHotPatch", "FailedUpdatePodHotPatch", "at once"),
                     Why::NotUpdated => return Some(not_updated(pod)),
                     _ => {
-                        return error
-                            .map(|error| Event::warning("FailedUpdate", format!("{}: {error}", pod.name)));
+                        return error.map(|error| {
+                            Event::warning(
+                                "FailedUpdate",
+                                format!("could not patch pod {}: {error}", pod.name),
+                            )
+                        });
                     }
                 };
                 (done, failed, format!("update pod {} {how}", pod.name))
             }
             Self::CreateRun(run) => match error {
-                Some(error) => ("", "FailedCreateHookRun", format!("create hook {}: {error}", run.name)),
+                Some(error) => {
+                    ("", "FailedCreateHookRun", format!("could not create HookRun {}: {error}", run.name))
+                }
                 None => return None,
             },
-            Self::Tell(event) => return Some(event.clone()),
+            Self::Report(event) => return Some(event.clone()),
             Self::WriteRevision(..)
             | Self::DeleteRevision(_)
             | Self::DeleteRun(_)
@@ -175,10 +181,10 @@ impl Action {
 }
 
 /// The event about a pod whose update in place failed.
-fn not_updated(pod: &PodRef) -> Event {
+fn not_updated(pod: &VersionedRef) -> Event {
     let message = format!(
-        "pod {} was not updated in place: its annotation inplace.dev/status says why; it is tried again with \
-         the next template, or when retry is set",
+        "pod {} was not updated in place: its annotation inplace.dev/status says why; it is retried \
+         when the template changes, or when retry is set",
         pod.name
     );
     Event::warning("FailedUpdatePodInPlace", message)

@@ -22,7 +22,7 @@ pub struct Candidate<'a> {
 
 /// What to do about ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum PodOwnership {
     /// The workload owns the pod.
     Own,
     /// Write the workload into the pod as its controller.
@@ -34,15 +34,15 @@ pub enum Claim {
 }
 
 /// Decides for one pod in the workload's namespace.
-pub fn claim(spec: &WorkloadSpec, pod: Candidate<'_>) -> Claim {
+pub fn ownership(spec: &WorkloadSpec, pod: Candidate<'_>) -> PodOwnership {
     let matches = selector::matches(&spec.selector, pod.labels) && is_named_like_one(spec, pod.name);
     match pod.controller {
-        Some(uid) if uid == spec.uid && matches => Claim::Own,
+        Some(uid) if uid == spec.uid && matches => PodOwnership::Own,
         // A pod that is being deleted counts until it is gone; a workload that is being deleted keeps its pods.
-        Some(uid) if uid == spec.uid && (pod.deleting || spec.deleting) => Claim::Own,
-        Some(uid) if uid == spec.uid => Claim::Release,
-        None if matches && !pod.deleting && !spec.deleting => Claim::Adopt,
-        _ => Claim::Leave,
+        Some(uid) if uid == spec.uid && (pod.deleting || spec.deleting) => PodOwnership::Own,
+        Some(uid) if uid == spec.uid => PodOwnership::Release,
+        None if matches && !pod.deleting && !spec.deleting => PodOwnership::Adopt,
+        _ => PodOwnership::Leave,
     }
 }
 
@@ -65,31 +65,37 @@ mod tests {
     use super::*;
     use crate::workload::fixtures;
 
-    fn of(spec: &WorkloadSpec, name: &str, app: &str, controller: Option<&str>, deleting: bool) -> Claim {
+    fn of(
+        spec: &WorkloadSpec,
+        name: &str,
+        app: &str,
+        controller: Option<&str>,
+        deleting: bool,
+    ) -> PodOwnership {
         let labels = BTreeMap::from([("app".to_owned(), app.to_owned())]);
-        claim(spec, Candidate { name, labels: &labels, controller, deleting })
+        ownership(spec, Candidate { name, labels: &labels, controller, deleting })
     }
 
     #[test]
     fn a_pod_is_adopted_released_kept_or_left_alone() {
         let spec = fixtures::deployment().spec();
         let own = spec.uid.clone();
-        assert_eq!(of(&spec, "x", "web", Some(&own), false), Claim::Own);
-        assert_eq!(of(&spec, "x", "web", None, false), Claim::Adopt);
-        assert_eq!(of(&spec, "x", "web", None, true), Claim::Leave, "it goes anyway");
-        assert_eq!(of(&spec, "x", "db", Some(&own), false), Claim::Release);
-        assert_eq!(of(&spec, "x", "db", Some(&own), true), Claim::Own, "it counts until it is gone");
-        assert_eq!(of(&spec, "x", "web", Some("other"), false), Claim::Leave);
-        assert_eq!(of(&spec, "x", "db", None, false), Claim::Leave);
+        assert_eq!(of(&spec, "x", "web", Some(&own), false), PodOwnership::Own);
+        assert_eq!(of(&spec, "x", "web", None, false), PodOwnership::Adopt);
+        assert_eq!(of(&spec, "x", "web", None, true), PodOwnership::Leave, "it goes anyway");
+        assert_eq!(of(&spec, "x", "db", Some(&own), false), PodOwnership::Release);
+        assert_eq!(of(&spec, "x", "db", Some(&own), true), PodOwnership::Own, "it counts until it is gone");
+        assert_eq!(of(&spec, "x", "web", Some("other"), false), PodOwnership::Leave);
+        assert_eq!(of(&spec, "x", "db", None, false), PodOwnership::Leave);
         let leaving = WorkloadSpec { deleting: true, ..spec };
-        assert_eq!(of(&leaving, "x", "web", None, false), Claim::Leave);
+        assert_eq!(of(&leaving, "x", "web", None, false), PodOwnership::Leave);
     }
 
     #[test]
     fn a_set_takes_only_what_is_named_like_its_pods() {
         let spec = fixtures::stateful_set().spec();
-        assert_eq!(of(&spec, "web-3", "web", None, false), Claim::Adopt);
-        assert_eq!(of(&spec, "web-x", "web", None, false), Claim::Leave);
+        assert_eq!(of(&spec, "web-3", "web", None, false), PodOwnership::Adopt);
+        assert_eq!(of(&spec, "web-x", "web", None, false), PodOwnership::Leave);
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum Held {
 }
 
 /// The input for the decision about the steps.
-pub struct Look<'a> {
+pub struct CanaryInput<'a> {
     /// The canary steps.
     pub canary: &'a Canary,
     /// The revision of the template.
@@ -67,19 +67,21 @@ enum Part {
 }
 
 /// Decides about the steps; at most one step ends per call.
-pub fn look(look: &Look<'_>, before: &Steps) -> Step {
-    let steps = &look.canary.steps;
-    let hash = name::safe_hash(&format!("{}{}", look.update, serde_json::json!(steps)));
-    let known = &before.canary.revision;
+pub fn decide(input: &CanaryInput<'_>, before: &Steps) -> Step {
+    let steps = &input.canary.steps;
+    let hash = name::safe_hash(&format!("{}{}", input.update, serde_json::json!(steps)));
+    let rolled_out = &before.canary.revision;
     let reset = before.hash != hash;
     let index = match before.index {
         // The template is the one that was rolled out last, or the workload never had another: no steps apply.
-        _ if known == look.update || (known.is_empty() && look.all_updated && reset) => steps.len(),
+        _ if rolled_out == input.update || (rolled_out.is_empty() && input.all_updated && reset) => {
+            steps.len()
+        }
         Some(index) if !reset => index.min(steps.len()),
         _ => 0,
     };
     let mut now = Now {
-        look,
+        input,
         index,
         next: Step {
             held: held(steps, index),
@@ -94,10 +96,10 @@ pub fn look(look: &Look<'_>, before: &Steps) -> Step {
     } else if let Some(step) = steps.get(index) {
         now.pass(step);
     }
-    if index >= steps.len() && look.all_updated && (look.reached)(Held::Part(Amount::Count(0))) {
-        look.update.clone_into(&mut now.next.steps.canary.revision);
+    if index >= steps.len() && input.all_updated && (input.reached)(Held::Part(Amount::Count(0))) {
+        input.update.clone_into(&mut now.next.steps.canary.revision);
     }
-    now.forget_runs();
+    now.delete_runs();
     now.next
 }
 
@@ -111,7 +113,7 @@ fn held(steps: &[CanaryStep], index: usize) -> Held {
 }
 
 struct Now<'a> {
-    look: &'a Look<'a>,
+    input: &'a CanaryInput<'a>,
     index: usize,
     next: Step,
 }
@@ -119,7 +121,7 @@ struct Now<'a> {
 impl Now<'_> {
     /// The steps or the template have changed: start from the first step. A pause of the previous steps is over.
     fn reset(&mut self, before: &Steps) {
-        if !before.pauses.is_empty() && self.look.paused {
+        if !before.pauses.is_empty() && self.input.paused {
             self.next.actions.push(Action::SetPaused(false));
         }
         self.next.steps.pauses.clear();
@@ -127,7 +129,7 @@ impl Now<'_> {
     }
 
     fn pass(&mut self, step: &CanaryStep) {
-        if step.partition.is_some() && !(self.look.reached)(self.next.held) {
+        if step.partition.is_some() && !(self.input.reached)(self.next.held) {
             return;
         }
         if let Some(hook) = &step.hook
@@ -144,16 +146,16 @@ impl Now<'_> {
         self.next.steps.index = Some(self.index + 1);
         self.next.steps.pauses.clear();
         self.next.steps.canary.current_step_hook_run.clear();
-        self.next.requeue_at = Some(self.look.now);
+        self.next.requeue_at = Some(self.input.now);
         let message = format!("set step index to {}", self.index + 1);
-        self.next.actions.push(Action::Tell(Event { reason: "SetStepIndex", message, warning: false }));
+        self.next.actions.push(Action::Report(Event { reason: "SetStepIndex", message, warning: false }));
     }
 
     fn hook(&mut self, hook: &crate::api::workload::WorkloadHook) -> Part {
         let key = self.key();
-        let spec = hooks::canary_run(hook, self.look.update, self.index, &key);
+        let spec = hooks::canary_run(hook, self.input.update, self.index, &key);
         self.next.steps.canary.current_step_hook_run.clone_from(&spec.name);
-        let run = self.look.runs.iter().find(|run| run.kind == HookType::Canary && run.key == key);
+        let run = self.input.runs.iter().find(|run| run.kind == HookType::Canary && run.key == key);
         match run {
             Some(run) if run.has_passed() => Part::Over,
             Some(run) if run.has_failed() => self.pause(PauseReason::PausedByStepBasedHook, None),
@@ -170,7 +172,7 @@ impl Now<'_> {
             }
             None => {
                 let template = &hook.template_name;
-                match self.look.templates.get(template) {
+                match self.input.templates.get(template) {
                     Some(TemplateState::Valid) => self.next.actions.push(Action::CreateRun(spec)),
                     Some(TemplateState::Invalid(problem)) => {
                         self.next.problem =
@@ -178,7 +180,7 @@ impl Now<'_> {
                     }
                     None => {
                         self.next.problem = Some(format!(
-                            "HookTemplate {template} is not there: create it, step {} waits",
+                            "HookTemplate {template} does not exist: create it, step {} waits for it",
                             self.index
                         ));
                     }
@@ -193,17 +195,17 @@ impl Now<'_> {
     fn pause(&mut self, reason: PauseReason, span: Option<SignedDuration>) -> Part {
         let begun =
             self.next.steps.pauses.iter().find(|pause| pause.reason == reason).map(|pause| pause.start_time);
-        match (begun, self.look.paused) {
+        match (begun, self.input.paused) {
             (None, false) => self.next.actions.push(Action::SetPaused(true)),
             (None, true) => {
-                let start_time = whole_seconds(self.look.now);
+                let start_time = whole_seconds(self.input.now);
                 self.next.steps.pauses.push(PauseCondition { reason, start_time });
                 self.next.requeue_at = span.map(|span| later(start_time, span));
             }
             (Some(_), false) => return Part::Over,
             (Some(begun), true) => {
                 let end = span.map(|span| later(begun, span));
-                if end.is_some_and(|end| end <= self.look.now) {
+                if end.is_some_and(|end| end <= self.input.now) {
                     self.next.actions.push(Action::SetPaused(false));
                 } else {
                     self.next.requeue_at = end;
@@ -218,12 +220,12 @@ impl Now<'_> {
     }
 
     /// Deletes runs of steps that are over, and of other steps.
-    fn forget_runs(&mut self) {
+    fn delete_runs(&mut self) {
         let key = (self.next.steps.index == Some(self.index)).then(|| self.key());
         let over =
             |run: &&Run| run.kind == HookType::Canary && Some(&run.key) != key.as_ref() && !run.deleting;
         let over: Vec<_> =
-            self.look.runs.iter().filter(over).map(|run| Action::DeleteRun(run.name.clone())).collect();
+            self.input.runs.iter().filter(over).map(|run| Action::DeleteRun(run.name.clone())).collect();
         self.next.actions.extend(over);
     }
 }

@@ -51,7 +51,8 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
     }
     for (at, ordinal) in spec.reserve_orders.iter().enumerate() {
         if *ordinal < 0 {
-            problems.add(format!("spec.reserveOrders[{at}]: {ordinal} is not an ordinal, they begin with 0"));
+            problems
+                .add(format!("spec.reserveOrders[{at}]: {ordinal} is not an ordinal: ordinals begin with 0"));
         }
     }
     if let Some(old) = old {
@@ -82,14 +83,14 @@ impl Problems {
     fn template(&mut self, selected: &LabelSelector, template: &PodTemplate) {
         if !selector::matches(selected, &template.labels()) {
             let text = selector::text(selected);
-            self.add(format!("spec.selector: `{text}` does not match spec.template.metadata.labels: its own pods would be lost"));
+            self.add(format!("spec.selector: `{text}` does not match spec.template.metadata.labels: the workload would not find its own pods"));
         }
         if let Err(error) = template.typed() {
             self.add(format!("spec.template: not a pod template: {error}"));
         }
         let policy = template.0.pointer("/spec/restartPolicy").and_then(serde_json::Value::as_str);
         if policy.is_some_and(|policy| policy != "Always") {
-            self.add("spec.template.spec.restartPolicy: only Always".to_owned());
+            self.add("spec.template.spec.restartPolicy: must be Always".to_owned());
         }
     }
 
@@ -115,7 +116,7 @@ impl Problems {
     fn unchanged(&mut self, field: &str, same: bool) {
         if !same {
             self.add(format!(
-                "{field}: cannot be changed; delete the workload with --cascade=orphan and make it again"
+                "{field}: cannot be changed: delete the workload with --cascade=orphan and create it again"
             ));
         }
     }

@@ -9,9 +9,9 @@ use crate::podtask::selector;
 use crate::podtask::task::Purpose;
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
-use crate::workload::canary::{self, Held, Look, Step};
+use crate::workload::canary::{self, CanaryInput, Held, Step};
 use crate::workload::hooks::HookType;
-use crate::workload::input::{ReconcileInput, Seen};
+use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
 use crate::workload::revision::{self, Found};
 use crate::workload::scale::{self, Scaling};
@@ -20,7 +20,7 @@ use crate::workload::stateful::{self, Ordinals, threshold};
 use crate::workload::status;
 use crate::workload::survey::Survey;
 use crate::workload::update;
-use crate::workload::view::View;
+use crate::workload::view::PodView;
 
 /// The result of one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,18 +36,18 @@ pub struct Decision {
 }
 
 /// Decides about `spec`, given the last report and what the cache holds.
-pub fn decide(spec: &WorkloadSpec, before: &Report, seen: &Seen<'_>) -> Decision {
+pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>) -> Decision {
     if spec.deleting {
         // The garbage collector does the rest.
         return Decision::default();
     }
-    let found = revision::find(&spec.name, &spec.template, &seen.history, before.collisions);
+    let found = revision::find(&spec.name, &spec.template, &objects.history, before.collisions);
     let carried: BTreeSet<&str> =
-        seen.pods.iter().filter(|pod| pod.is_active()).map(|pod| pod.label.as_str()).collect();
-    let current = revision::current(seen.revisions, &carried, &before.current_revision, &found.revision);
-    let input = ReconcileInput::new(spec, seen, &found.revision, current);
+        objects.pods.iter().filter(|pod| pod.is_active()).map(|pod| pod.label.as_str()).collect();
+    let current = revision::current(objects.revisions, &carried, &before.current_revision, &found.revision);
+    let input = ReconcileInput::new(spec, objects, &found.revision, current);
 
-    let step = steps(&input, seen, before);
+    let step = steps(&input, objects, before);
     let survey = Survey::of(&input, step.held, spec.update.paused);
     let scaling = match &spec.kind {
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
@@ -58,16 +58,16 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, seen: &Seen<'_>) -> Decision
 
     let report = report(&input, before, &found, &step, &survey, &scaling, &acts);
     let requeue_at = act::requeue_at(&input).into_iter().chain(step.requeue_at).min();
-    Decision { actions: actions(&input, seen, &found, acts, step), report: Some(report), requeue_at }
+    Decision { actions: actions(&input, objects, &found, acts, step), report: Some(report), requeue_at }
 }
 
 /// The state of the canary steps; without steps, the partition of the spec applies.
-fn steps(input: &ReconcileInput<'_>, seen: &Seen<'_>, before: &Report) -> Step {
+fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Report) -> Step {
     let spec = input.spec;
     let reached = |held: Held| reached(input, held);
     let Some(canary) = spec.update.canary.as_ref().filter(|canary| !canary.steps.is_empty()) else {
         let own_pause = !before.steps.pauses.is_empty() && spec.update.paused;
-        let stale = seen.runs.iter().filter(|run| run.kind == HookType::Canary);
+        let stale = objects.runs.iter().filter(|run| run.kind == HookType::Canary);
         let stale = stale.map(|run| Action::DeleteRun(run.name.clone()));
         return Step {
             held: Held::Part(spec.update.partition),
@@ -77,23 +77,23 @@ fn steps(input: &ReconcileInput<'_>, seen: &Seen<'_>, before: &Report) -> Step {
             problem: None,
         };
     };
-    let look = Look {
+    let canary_input = CanaryInput {
         canary,
         update: input.update_name(),
         all_updated: input.views.iter().all(|view| view.is_at(input.update_name())),
         reached: &reached,
         paused: spec.update.paused,
-        runs: seen.runs,
-        templates: seen.templates,
-        now: seen.now,
+        runs: objects.runs,
+        templates: objects.templates,
+        now: objects.now,
     };
-    canary::look(&look, &before.steps)
+    canary::decide(&canary_input, &before.steps)
 }
 
 /// True when no further pod has to be updated under this partition, and the updated ones are available.
 fn reached(input: &ReconcileInput<'_>, held: Held) -> bool {
     let (spec, update) = (input.spec, input.update_name());
-    let done = |view: &&View<'_>| view.is_at(update) && view.available;
+    let done = |view: &&PodView<'_>| view.is_at(update) && view.available;
     match (&spec.kind, held) {
         (_, Held::All) => true,
         (Kind::Deployment(_), Held::Part(amount)) => {
@@ -113,7 +113,7 @@ fn reached(input: &ReconcileInput<'_>, held: Held) -> bool {
 
 fn actions(
     input: &ReconcileInput<'_>,
-    seen: &Seen<'_>,
+    objects: &CachedObjects<'_>,
     found: &Found,
     acts: Acts,
     step: Step,
@@ -122,9 +122,9 @@ fn actions(
     let mut actions: Vec<_> =
         found.write.map(|write| Action::WriteRevision(found.revision.clone(), write)).into_iter().collect();
     actions.extend(acts.actions);
-    let mut needed = revision::needed(seen.pods.iter().copied(), input.current_name());
+    let mut needed = revision::needed(objects.pods.iter().copied(), input.current_name());
     needed.insert(input.update_name());
-    let surplus = revision::surplus(&seen.history, &needed, spec.history);
+    let surplus = revision::surplus(&objects.history, &needed, spec.history);
     actions.extend(surplus.into_iter().map(|name| Action::DeleteRevision(name.to_owned())));
     let (last, others): (Vec<_>, Vec<_>) =
         step.actions.into_iter().partition(|action| matches!(action, Action::SetPaused(_)));
@@ -166,7 +166,7 @@ fn report(
     };
     let available = report.counts.available + spec.bounds().unavailable >= spec.replicas;
     let many = format!("{} of {} pods are available", report.counts.available, spec.replicas);
-    report.say(
+    report.set_condition(
         AVAILABLE,
         available,
         if available { "MinimumPodsAvailable" } else { "MinimumPodsUnavailable" },
@@ -174,18 +174,18 @@ fn report(
         now,
     );
     match scaling.problem.clone().or_else(|| problem(true)) {
-        Some(problem) => report.say(SCALE_FAILED, true, "Blocked", problem, now),
-        None => report.say(SCALE_FAILED, false, "NoFailure", "", now),
+        Some(problem) => report.set_condition(SCALE_FAILED, true, "Blocked", problem, now),
+        None => report.set_condition(SCALE_FAILED, false, "NoFailure", "", now),
     }
     let update_failure =
         status::update_failure(input, survey, problem(false).or_else(|| step.problem.clone()));
     match &update_failure {
-        Some((reason, message)) => report.say(UPDATE_FAILED, true, reason, message.clone(), now),
-        None => report.say(UPDATE_FAILED, false, "NoFailure", "", now),
+        Some((reason, message)) => report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now),
+        None => report.set_condition(UPDATE_FAILED, false, "NoFailure", "", now),
     }
     let (going, reason, message) =
         status::progress(input, survey, step.held, update_failure, &|held| reached(input, held));
-    report.say(PROGRESSING, going, reason, message, now);
+    report.set_condition(PROGRESSING, going, reason, message, now);
     report
 }
 

@@ -48,8 +48,8 @@ impl Change {
     pub fn refusal(&self) -> Option<String> {
         let paths = (!self.elsewhere.is_empty()).then(|| self.elsewhere.join(", "))?;
         Some(format!(
-            "{paths} cannot be changed in a running pod: only images of containers, labels and annotations can. Take that \
-             part back, use updateStrategy.type RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
+            "{paths} cannot be changed in a running pod: only images of containers, labels and annotations can. Undo that \
+             part, use updateStrategy.type RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
         ))
     }
 }

@@ -12,7 +12,7 @@ use crate::podtask::pod::{Pod, PodPhase};
 use crate::workload::action::Action;
 use crate::workload::decide::{Decision, decide};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
-use crate::workload::input::{Claims, Seen};
+use crate::workload::input::{CachedObjects, Claims};
 use crate::workload::order::Nodes;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record, Revision};
@@ -68,7 +68,6 @@ impl Draft {
         self.with("/template/spec/containers/0/image", json!(image))
     }
 
-    /// Sets an annotation.
     pub(crate) fn annotated(mut self, key: &str, value: &str) -> Self {
         self.annotations.insert(key.to_owned(), value.to_owned());
         self
@@ -178,13 +177,13 @@ pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
 
 /// The records of these revisions.
 pub(crate) fn history(revisions: &[Revision]) -> Vec<Record> {
-    let record = |known: &Revision| Record::of(&known.name, known.number, &known.template);
+    let record = |cached: &Revision| Record::of(&cached.name, cached.number, &cached.template);
     revisions.iter().map(record).collect()
 }
 
 impl Sight {
-    pub(crate) fn seen(&self) -> Seen<'_> {
-        Seen {
+    pub(crate) fn seen(&self) -> CachedObjects<'_> {
+        CachedObjects {
             pods: self.pods.iter().collect(),
             history: history(&self.revisions),
             revisions: &self.revisions,

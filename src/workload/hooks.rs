@@ -166,7 +166,7 @@ pub fn gate(
             Gate::Refused(format!("HookTemplate {template} cannot be used for pod {}: {problem}", pod.name))
         }
         None => Gate::Refused(format!(
-            "HookTemplate {template} is not there: create it, pod {} waits for it",
+            "HookTemplate {template} does not exist: create it, pod {} waits for it",
             pod.name
         )),
     }
@@ -204,16 +204,16 @@ pub fn run(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, modified: &[String]) 
 /// The arguments about the pod that every hook gets. An unknown value is omitted: the template's default applies.
 pub(crate) fn injected(namespace: &str, pod: &Pod) -> Vec<HookArg> {
     let address = |ip: &Option<String>| ip.clone().unwrap_or_default();
-    let known = [
+    let about_pod = [
         ("PodName", pod.name.clone()),
         ("PodNamespace", namespace.to_owned()),
         ("PodIP", address(&pod.ip)),
         ("HostIP", address(&pod.host_ip)),
     ];
-    let known = known.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let about_pod = about_pod.into_iter().map(|(name, value)| (name.to_owned(), value));
     let containers = pod.images.iter().enumerate();
     let containers = containers.map(|(at, (name, _))| (format!("PodContainer[{at}]"), name.clone()));
-    let all = known.chain(containers).filter(|(_, value)| !value.is_empty());
+    let all = about_pod.chain(containers).filter(|(_, value)| !value.is_empty());
     all.map(|(name, value)| HookArg { name, value }).collect()
 }
 

@@ -10,7 +10,7 @@ use crate::workload::hooks::{self, HookTemplates, Run};
 use crate::workload::order::Nodes;
 use crate::workload::revision::{Record, Revision};
 use crate::workload::spec::WorkloadSpec;
-use crate::workload::view::{Templates, View};
+use crate::workload::view::{PodView, Templates};
 
 /// State of a volume claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub type Claims = BTreeMap<String, ClaimState>;
 
 /// What the cache holds for one workload.
 #[derive(Clone, Debug)]
-pub struct Seen<'a> {
+pub struct CachedObjects<'a> {
     /// All pods that the workload owns, including those that are being deleted.
     pub pods: Vec<&'a Pod>,
     /// Records of all its revisions.
@@ -56,7 +56,7 @@ pub struct ReconcileInput<'a> {
     /// All pods of the workload by name.
     pub by_name: BTreeMap<&'a str, &'a Pod>,
     /// The pods that count: neither being deleted nor ended.
-    pub views: Vec<View<'a>>,
+    pub views: Vec<PodView<'a>>,
     /// The revision of the template.
     pub update: &'a Revision,
     /// The revision that a partition holds pods back at.
@@ -83,37 +83,36 @@ impl<'a> ReconcileInput<'a> {
     /// Indexes what the cache holds.
     pub fn new(
         spec: &'a WorkloadSpec,
-        seen: &'a Seen<'a>,
+        objects: &'a CachedObjects<'a>,
         update: &'a Revision,
         current: &'a Revision,
     ) -> Self {
-        let known = seen.revisions.iter().chain([update]);
-        let whole: Templates<'a> =
-            known.map(|revision| (revision.name.as_str(), &revision.template)).collect();
+        let all = objects.revisions.iter().chain([update]);
+        let whole: Templates<'a> = all.map(|revision| (revision.name.as_str(), &revision.template)).collect();
         let mut revisions: Templates<'a> =
-            seen.history.iter().map(|record| (record.name.as_str(), &record.images)).collect();
+            objects.history.iter().map(|record| (record.name.as_str(), &record.images)).collect();
         revisions.extend(&whole);
-        let active = seen.pods.iter().filter(|pod| pod.is_active());
-        let views = active.map(|pod| View::of(pod, &revisions, spec.min_ready, seen.now)).collect();
+        let active = objects.pods.iter().filter(|pod| pod.is_active());
+        let views = active.map(|pod| PodView::of(pod, &revisions, spec.min_ready, objects.now)).collect();
         let mut runs: BTreeMap<&str, Vec<&Run>> = BTreeMap::new();
-        for run in seen.runs {
+        for run in objects.runs {
             runs.entry(&run.pod_uid).or_default().push(run);
         }
         Self {
             spec,
-            pods: &seen.pods,
-            by_name: seen.pods.iter().map(|pod| (pod.name.as_str(), *pod)).collect(),
+            pods: &objects.pods,
+            by_name: objects.pods.iter().map(|pod| (pod.name.as_str(), *pod)).collect(),
             views,
             update,
             current,
             revisions,
             whole,
             runs,
-            templates: seen.templates,
-            nodes: seen.nodes,
-            claims: seen.claims,
-            taken: seen.taken,
-            now: seen.now,
+            templates: objects.templates,
+            nodes: objects.nodes,
+            claims: objects.claims,
+            taken: objects.taken,
+            now: objects.now,
         }
     }
 
@@ -138,7 +137,7 @@ impl<'a> ReconcileInput<'a> {
     }
 
     /// True when the hook of the pod's task lets it pass.
-    pub fn has_passed(&self, view: &View<'_>) -> bool {
+    pub fn has_passed(&self, view: &PodView<'_>) -> bool {
         let Some(task) = &view.pod.task else { return false };
         let hook = hooks::of(self.spec, task.purpose);
         hooks::gate(view.pod, task, hook, self.runs_of(view.pod), self.templates) == hooks::Gate::Open

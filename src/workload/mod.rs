@@ -4,7 +4,7 @@
 //!  GameDeployment ──┐                              ┌─▶ actions: create, delete, patch pods; hooks; revisions
 //!  GameStatefulSet ─┴▶ WorkloadSpec ─┐             │
 //!  previous status ──▶ Report ───────┼─▶ decide() ─┼─▶ Report ─▶ status
-//!  pods, hooks, … ──▶ Seen ──────────┘             └─▶ when to reconcile again
+//!  pods, hooks, … ─▶ CachedObjects ──┘             └─▶ when to reconcile again
 //!
 //!  decide: revision   which revision the template is, and which one a partition holds pods back at
 //!        → canary     the current step, its partition, paused or not

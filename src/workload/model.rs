@@ -22,7 +22,7 @@ mod world;
 #[derive(Clone, Debug)]
 enum Move {
     /// The controller reconciles and is killed after this many writes.
-    Look(usize),
+    Reconcile(usize),
     /// This many seconds pass.
     Wait(i64),
     /// Kubelets start pods, and pods that are being deleted disappear.
@@ -68,7 +68,7 @@ fn agent_moves() -> impl Strategy<Value = AgentMove> {
 fn moves() -> impl Strategy<Value = Move> {
     let agent = agent_moves();
     prop_oneof![
-        12 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Look),
+        12 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Reconcile),
         3 => (1..200_i64).prop_map(Move::Wait),
         8 => Just(Move::Kubelet),
         12 => (0..8_usize, agent).prop_map(|(at, how)| Move::Agent(at, how)),

@@ -40,13 +40,13 @@ pub(crate) fn bounded(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
-    let mark = safe_hash(text);
-    let mut end = most.saturating_sub(mark.len() + 1);
+    let suffix = safe_hash(text);
+    let mut end = most.saturating_sub(suffix.len() + 1);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     let beginning = text[..end].trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
-    format!("{beginning}-{mark}")
+    format!("{beginning}-{suffix}")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::podtask::pod::PodPhase;
 use crate::podtask::state::TaskState;
-use crate::workload::view::View;
+use crate::workload::view::PodView;
 
 /// What the cache holds of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,7 +32,7 @@ enum Health {
     Busy,
 }
 
-fn health(view: &View<'_>) -> Health {
+fn health(view: &PodView<'_>) -> Health {
     match view.pod.phase {
         _ if matches!(view.task_state, TaskState::Busy { .. }) => Health::Busy,
         _ if view.pod.node.is_none() => Health::Unscheduled,
@@ -42,7 +42,7 @@ fn health(view: &View<'_>) -> Health {
     }
 }
 
-/// The order of deletion: pods that serve no traffic first, then cheap pods, then young pods.
+/// The order of deletion: pods that serve no traffic first, then pods of a low cost, then young pods.
 pub struct Deletion<'a> {
     /// The nodes with their costs.
     pub nodes: &'a Nodes,
@@ -54,38 +54,39 @@ pub struct Deletion<'a> {
 
 impl Deletion<'_> {
     /// Compares the health of two pods.
-    pub fn health(&self, one: &View<'_>, other: &View<'_>) -> Ordering {
+    pub fn health(&self, one: &PodView<'_>, other: &PodView<'_>) -> Ordering {
         health(one).cmp(&health(other))
     }
 
     /// Compares two pods.
-    pub fn compare(&self, one: &View<'_>, other: &View<'_>) -> Ordering {
+    pub fn compare(&self, one: &PodView<'_>, other: &PodView<'_>) -> Ordering {
         self.health(one, other)
             .then_with(|| self.node_cost(one).total_cmp(&self.node_cost(other)))
             .then_with(|| self.pod_cost(one).total_cmp(&self.pod_cost(other)))
             // A pod that was updated in place is Ready since the update only, but it is not young.
-            .then_with(|| one.was_brought_to(self.update).cmp(&other.was_brought_to(self.update)))
+            .then_with(|| one.was_updated_to(self.update).cmp(&other.was_updated_to(self.update)))
             .then_with(|| ready_since(other).cmp(&ready_since(one)))
             .then_with(|| other.pod.restarts.cmp(&one.pod.restarts))
             .then_with(|| other.pod.created.cmp(&one.pod.created))
             .then_with(|| one.pod.name.cmp(&other.pod.name))
     }
 
-    fn node_cost(&self, view: &View<'_>) -> f64 {
+    fn node_cost(&self, view: &PodView<'_>) -> f64 {
         let node = view.pod.node.as_ref().and_then(|node| self.nodes.get(node));
         node.and_then(|node| node.cost).unwrap_or(f64::INFINITY)
     }
 
     /// A pod without a cost goes last in either order.
-    fn pod_cost(&self, view: &View<'_>) -> f64 {
+    fn pod_cost(&self, view: &PodView<'_>) -> f64 {
         let sign = if self.costly_first { -1.0 } else { 1.0 };
         view.pod.cost.map_or(f64::INFINITY, |cost| cost * sign)
     }
 }
 
-/// The order of updates of a `GameDeployment`: pods that serve no traffic first, then cheap pods, then young pods.
-pub fn update(one: &View<'_>, other: &View<'_>) -> Ordering {
-    let cost = |view: &View<'_>| view.pod.cost.unwrap_or(0.0);
+/// The order of updates of a `GameDeployment`: pods that serve no traffic first, then pods of a low cost, then young
+/// pods.
+pub fn update(one: &PodView<'_>, other: &PodView<'_>) -> Ordering {
+    let cost = |view: &PodView<'_>| view.pod.cost.unwrap_or(0.0);
     one.available
         .cmp(&other.available)
         .then_with(|| health(one).cmp(&health(other)))
@@ -94,6 +95,6 @@ pub fn update(one: &View<'_>, other: &View<'_>) -> Ordering {
         .then_with(|| one.pod.name.cmp(&other.pod.name))
 }
 
-fn ready_since(view: &View<'_>) -> Option<Timestamp> {
+fn ready_since(view: &PodView<'_>) -> Option<Timestamp> {
     view.pod.ready_since
 }

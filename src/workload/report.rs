@@ -7,7 +7,7 @@ use crate::api::game_deployment::GameDeploymentStatus;
 use crate::api::game_stateful_set::GameStatefulSetStatus;
 use crate::api::workload::{CanaryStatus, Condition, HookCondition, PauseCondition};
 use crate::podtask::time::whole_seconds;
-use crate::workload::view::View;
+use crate::workload::view::PodView;
 
 /// The status of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,8 +68,8 @@ pub struct Steps {
 
 impl Counts {
     /// Counts the pods.
-    pub fn of(views: &[View<'_>], update: &str, current: &str) -> Self {
-        let count = |is: &dyn Fn(&View<'_>) -> bool| views.iter().filter(|view| is(view)).count();
+    pub fn of(views: &[PodView<'_>], update: &str, current: &str) -> Self {
+        let count = |is: &dyn Fn(&PodView<'_>) -> bool| views.iter().filter(|view| is(view)).count();
         Self {
             total: views.len(),
             ready: count(&|view| view.ready),
@@ -175,7 +175,14 @@ impl Report {
     }
 
     /// Sets the condition `kind`; its transition time changes only when its status does.
-    pub fn say(&mut self, kind: &str, is: bool, reason: &str, message: impl Into<String>, now: Timestamp) {
+    pub fn set_condition(
+        &mut self,
+        kind: &str,
+        is: bool,
+        reason: &str,
+        message: impl Into<String>,
+        now: Timestamp,
+    ) {
         let status = if is { "True" } else { "False" };
         let (reason, message) = (reason.to_owned(), message.into());
         let fresh = || Condition {
@@ -187,8 +194,8 @@ impl Report {
         };
         match self.conditions.iter_mut().find(|condition| condition.kind == kind) {
             None => self.conditions.push(fresh()),
-            Some(known) if known.status != status => *known = fresh(),
-            Some(known) => (known.reason, known.message) = (reason, message),
+            Some(existing) if existing.status != status => *existing = fresh(),
+            Some(existing) => (existing.reason, existing.message) = (reason, message),
         }
     }
 
@@ -197,7 +204,7 @@ impl Report {
     pub fn after_failure(mut self, before: &Self, scaling: bool, error: &str, now: Timestamp) -> Self {
         self.steps = before.steps.clone();
         let kind = if scaling { SCALE_FAILED } else { UPDATE_FAILED };
-        self.say(kind, true, "WriteFailed", error, now);
+        self.set_condition(kind, true, "WriteFailed", error, now);
         self
     }
 }
@@ -223,12 +230,12 @@ mod tests {
     fn a_condition_keeps_its_time_until_it_changes() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let mut report = Report::default();
-        report.say(AVAILABLE, false, "MinimumPodsUnavailable", "1 of 3", at(1));
-        report.say(AVAILABLE, false, "MinimumPodsUnavailable", "2 of 3", at(2));
+        report.set_condition(AVAILABLE, false, "MinimumPodsUnavailable", "1 of 3", at(1));
+        report.set_condition(AVAILABLE, false, "MinimumPodsUnavailable", "2 of 3", at(2));
         assert_eq!(report.conditions.len(), 1);
         assert_eq!(report.conditions[0].last_transition_time, Some(at(1)));
         assert_eq!(report.conditions[0].message, "2 of 3");
-        report.say(AVAILABLE, true, "MinimumPodsAvailable", "", at(3));
+        report.set_condition(AVAILABLE, true, "MinimumPodsAvailable", "", at(3));
         assert_eq!(report.conditions[0].last_transition_time, Some(at(3)));
     }
 
@@ -248,7 +255,7 @@ mod tests {
     fn what_was_told_is_read_back() {
         let mut report = Report { collisions: 2, update_revision: "r".into(), ..Report::default() };
         report.steps.index = Some(3);
-        report.say(PROGRESSING, true, "Updating", "", Timestamp::UNIX_EPOCH);
+        report.set_condition(PROGRESSING, true, "Updating", "", Timestamp::UNIX_EPOCH);
         assert_eq!(Report::of_deployment(&report.deployment()), report);
         assert_eq!(Report::of_stateful_set(&report.stateful_set()), report);
     }

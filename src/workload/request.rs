@@ -8,13 +8,13 @@ use crate::podtask::pod::Pod;
 use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::hooks;
 use crate::workload::spec::WorkloadSpec;
-use crate::workload::view::{Templates, View, is_off, left_closed};
+use crate::workload::view::{PodView, Templates, is_off, left_closed};
 
 /// Maximum grace period of a request, in seconds.
 const MOST_GRACE: u32 = 43_200;
 
 /// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none.
-pub fn targets(view: &View<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<Target> {
+pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<Target> {
     let pod = view.pod;
     let from = templates.get(view.revision);
     let mut targets = Vec::new();

@@ -130,13 +130,13 @@ pub fn is_named_after(name: &str, template: &PodTemplate) -> bool {
     (0..=MOST_COLLISIONS).any(|collisions| hash == Some(hash_of(&text, collisions).as_str()))
 }
 
-/// Looks up the revision of `template` for `workload`, whose history is `known`.
-pub fn find(workload: &str, template: &PodTemplate, known: &[Record], collisions: i32) -> Found {
-    let newest = known.iter().map(|revision| revision.number).max().unwrap_or(0);
+/// Looks up the revision of `template` for `workload`, whose history is `history`.
+pub fn find(workload: &str, template: &PodTemplate, history: &[Record], collisions: i32) -> Found {
+    let newest = history.iter().map(|revision| revision.number).max().unwrap_or(0);
     // The number is under the control of the client that wrote the revision: there may be none above the newest.
     let next = newest.saturating_add(1);
     let digest = digest(template);
-    let mut same: Vec<_> = known.iter().filter(|revision| revision.digest == digest).collect();
+    let mut same: Vec<_> = history.iter().filter(|revision| revision.digest == digest).collect();
     same.sort_by_key(|revision| revision.number);
     if let Some(found) = same.last() {
         let write = (found.number < newest).then_some(Write::Renumber);
@@ -149,12 +149,12 @@ pub fn find(workload: &str, template: &PodTemplate, known: &[Record], collisions
     let mut collisions = collisions.max(0);
     let mut named = || {
         let name = format!("{stem}-{}", hash_of(&text, collisions));
-        let taken = known.iter().any(|revision| revision.name == name);
+        let taken = history.iter().any(|revision| revision.name == name);
         collisions += i32::from(taken);
         (!taken).then_some(name)
     };
     // Each round tries another name; at most as many as there are revisions can be taken.
-    let name = std::iter::repeat_with(&mut named).take(known.len() + 1).flatten().next();
+    let name = std::iter::repeat_with(&mut named).take(history.len() + 1).flatten().next();
     let name = name.unwrap_or_else(|| format!("{stem}-{}", hash_of(&text, 0)));
     let revision = Revision { name, number: next, template: template.clone() };
     Found { revision, write: Some(Write::Create), collisions }
@@ -163,12 +163,12 @@ pub fn find(workload: &str, template: &PodTemplate, known: &[Record], collisions
 /// The revision that a partition holds pods back at: the lowest that a pod has, otherwise the previous current
 /// revision, otherwise the newest.
 pub fn current<'a>(
-    known: &'a [Revision],
+    revisions: &'a [Revision],
     carried: &BTreeSet<&str>,
     before: &str,
     update: &'a Revision,
 ) -> &'a Revision {
-    let others = || known.iter().filter(|revision| revision.name != update.name);
+    let others = || revisions.iter().filter(|revision| revision.name != update.name);
     let carried_ones = others().filter(|revision| carried.contains(revision.name.as_str()));
     if let Some(lowest) = carried_ones.min_by_key(|revision| revision.number) {
         return lowest;
@@ -188,8 +188,9 @@ pub fn needed<'a>(pods: impl Iterator<Item = &'a Pod>, current: &'a str) -> BTre
 }
 
 /// Old revisions to delete: those beyond `limit` that are not needed, oldest first.
-pub fn surplus<'a>(known: &'a [Record], needed: &BTreeSet<&str>, limit: usize) -> Vec<&'a str> {
-    let mut idle: Vec<_> = known.iter().filter(|revision| !needed.contains(revision.name.as_str())).collect();
+pub fn surplus<'a>(history: &'a [Record], needed: &BTreeSet<&str>, limit: usize) -> Vec<&'a str> {
+    let mut idle: Vec<_> =
+        history.iter().filter(|revision| !needed.contains(revision.name.as_str())).collect();
     idle.sort_by_key(|revision| revision.number);
     let many = idle.len().saturating_sub(limit);
     idle.into_iter().take(many).map(|revision| revision.name.as_str()).collect()
@@ -197,8 +198,8 @@ pub fn surplus<'a>(known: &'a [Record], needed: &BTreeSet<&str>, limit: usize) -
 
 /// The hash in the name of a revision with this content after this many collisions.
 fn hash_of(canonical: &str, collisions: i32) -> String {
-    let mark = if collisions == 0 { String::new() } else { collisions.to_string() };
-    name::safe_hash(&format!("{canonical}{mark}"))
+    let suffix = if collisions == 0 { String::new() } else { collisions.to_string() };
+    name::safe_hash(&format!("{canonical}{suffix}"))
 }
 
 /// A value as text, with sorted keys and without nulls.
@@ -225,7 +226,7 @@ mod tests {
         PodTemplate(json!({"spec": {"containers": [{"name": "app", "image": image}]}}))
     }
 
-    fn known(names: &[(&str, i64, &str)]) -> Vec<Revision> {
+    fn revisions(names: &[(&str, i64, &str)]) -> Vec<Revision> {
         let revision = |(name, number, image): &(&str, i64, &str)| Revision {
             name: (*name).to_owned(),
             number: *number,
@@ -234,8 +235,11 @@ mod tests {
         names.iter().map(revision).collect()
     }
 
-    fn history(known: &[Revision]) -> Vec<Record> {
-        known.iter().map(|revision| Record::of(&revision.name, revision.number, &revision.template)).collect()
+    fn history(revisions: &[Revision]) -> Vec<Record> {
+        revisions
+            .iter()
+            .map(|revision| Record::of(&revision.name, revision.number, &revision.template))
+            .collect()
     }
 
     #[test]
@@ -257,11 +261,11 @@ mod tests {
 
     #[test]
     fn an_old_template_is_the_old_revision_with_a_new_number() {
-        let known = history(&known(&[("web-a", 1, "a:1"), ("web-b", 2, "a:2")]));
-        let found = find("web", &of("a:1"), &known, 0);
+        let records = history(&revisions(&[("web-a", 1, "a:1"), ("web-b", 2, "a:2")]));
+        let found = find("web", &of("a:1"), &records, 0);
         assert_eq!((found.revision.name.as_str(), found.revision.number), ("web-a", 3));
         assert_eq!(found.write, Some(Write::Renumber));
-        assert_eq!(find("web", &of("a:2"), &known, 0).write, None);
+        assert_eq!(find("web", &of("a:2"), &records, 0).write, None);
     }
 
     #[test]
@@ -276,8 +280,8 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_not_used_for_another_template() {
         let first = find("web", &of("a:1"), &[], 0).revision.name;
-        let known = history(&known(&[(&first, 1, "other:1")]));
-        let found = find("web", &of("a:1"), &known, 0);
+        let records = history(&revisions(&[(&first, 1, "other:1")]));
+        let found = find("web", &of("a:1"), &records, 0);
         assert_ne!(found.revision.name, first);
         assert_eq!((found.collisions, found.revision.number), (1, 2));
     }
@@ -290,9 +294,9 @@ mod tests {
 
     #[test]
     fn the_current_revision_is_the_lowest_that_a_pod_carries() {
-        let known = known(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3")]);
+        let all = revisions(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3")]);
         let current = |carried: &[&str], before: &str| {
-            current(&known, &carried.iter().copied().collect(), before, &known[2]).name.clone()
+            current(&all, &carried.iter().copied().collect(), before, &all[2]).name.clone()
         };
         assert_eq!(current(&["b", "c"], "a"), "b");
         assert_eq!(current(&["c"], "a"), "c");
@@ -302,10 +306,10 @@ mod tests {
 
     #[test]
     fn the_highest_number_that_there_is_is_no_reason_to_end() {
-        let known = history(&known(&[("web-a", 1, "a:1"), ("web-forged", i64::MAX, "forged:1")]));
-        let back = find("web", &of("a:1"), &known, 0);
+        let records = history(&revisions(&[("web-a", 1, "a:1"), ("web-forged", i64::MAX, "forged:1")]));
+        let back = find("web", &of("a:1"), &records, 0);
         assert_eq!((back.revision.number, back.write), (i64::MAX, Some(Write::Renumber)));
-        let new = find("web", &of("a:2"), &known, 0);
+        let new = find("web", &of("a:2"), &records, 0);
         assert_eq!((new.revision.number, new.write), (i64::MAX, Some(Write::Create)));
     }
 
@@ -330,9 +334,9 @@ mod tests {
 
     #[test]
     fn only_what_nobody_needs_goes_and_the_oldest_first() {
-        let known = history(&known(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3"), ("d", 4, "4")]));
-        assert_eq!(surplus(&known, &["a", "d"].into(), 1), ["b"]);
-        assert!(surplus(&known, &["d"].into(), 3).is_empty());
-        assert_eq!(surplus(&known, &["d"].into(), 0), ["a", "b", "c"]);
+        let records = history(&revisions(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3"), ("d", 4, "4")]));
+        assert_eq!(surplus(&records, &["a", "d"].into(), 1), ["b"]);
+        assert!(surplus(&records, &["d"].into(), 3).is_empty());
+        assert_eq!(surplus(&records, &["d"].into(), 0), ["a", "b", "c"]);
     }
 }

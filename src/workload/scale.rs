@@ -22,7 +22,7 @@ use crate::workload::new_pod::NewPod;
 use crate::workload::order::Deletion;
 use crate::workload::spec::Deployment;
 use crate::workload::survey::Survey;
-use crate::workload::view::View;
+use crate::workload::view::PodView;
 
 /// The pods to create and to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Scaling<'a> {
     /// Names of pods to remove, each after its gate.
     pub leave: BTreeSet<&'a str>,
     /// Names of surge pods that become regular pods: they lose the label because they replace pods that are gone.
-    pub kept: BTreeSet<&'a str>,
+    pub promoted: BTreeSet<&'a str>,
     /// Pods to delete at once: they have ended, or their node is lost.
     pub clear: Vec<(&'a str, Clear)>,
     /// Why no more pods can be created.
@@ -51,14 +51,14 @@ pub enum Clear {
 /// Decides for pods without ordinals.
 pub fn decide<'a>(input: &ReconcileInput<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
     // A pod that leaves anyway needs no surge pod.
-    let surge = input.spec.bounds().surge.min(survey.without_stand_in).min(input.spec.replicas);
+    let surge = input.spec.bounds().surge.min(survey.need_surge).min(input.spec.replicas);
     let most = input.spec.replicas + surge;
     let fewest = if survey.moving() { most } else { input.spec.replicas };
     let leave = leaving(input, own, survey, most);
     let missing = fewest.saturating_sub(input.views.len());
     let mut scaling = Scaling { leave, ..Scaling::default() };
     create_pods(input, own, survey, missing, &mut scaling);
-    scaling.kept = kept(input, &scaling);
+    scaling.promoted = promoted(input, &scaling);
     scaling
 }
 
@@ -68,13 +68,13 @@ fn regular(input: &ReconcileInput<'_>, leave: &BTreeSet<&str>) -> usize {
 }
 
 /// Surge pods that become regular pods: as many as places are empty, available ones first.
-fn kept<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>) -> BTreeSet<&'a str> {
+fn promoted<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>) -> BTreeSet<&'a str> {
     let made = scaling.create_pods.iter().filter(|new_pod| !new_pod.surge).count();
     let empty = input.spec.replicas.saturating_sub(regular(input, &scaling.leave) + made);
-    let stays = |view: &&View<'_>| view.pod.surge && !scaling.leave.contains(view.pod.name.as_str());
-    let mut standing_in: Vec<_> = input.views.iter().filter(stays).collect();
-    standing_in.sort_by(|one, other| (other.available, &one.pod.name).cmp(&(one.available, &other.pod.name)));
-    standing_in.into_iter().take(empty).map(|view| view.pod.name.as_str()).collect()
+    let stays = |view: &&PodView<'_>| view.pod.surge && !scaling.leave.contains(view.pod.name.as_str());
+    let mut surge_pods: Vec<_> = input.views.iter().filter(stays).collect();
+    surge_pods.sort_by(|one, other| (other.available, &one.pod.name).cmp(&(one.available, &other.pod.name)));
+    surge_pods.into_iter().take(empty).map(|view| view.pod.name.as_str()).collect()
 }
 
 /// Pods to remove: those that the user names, and as many more as are surplus.
@@ -84,26 +84,27 @@ fn leaving<'a>(
     survey: &Survey<'a>,
     most: usize,
 ) -> BTreeSet<&'a str> {
-    let named = |view: &View<'_>| own.pods_to_delete.contains(&view.pod.name);
+    let named = |view: &PodView<'_>| own.pods_to_delete.contains(&view.pod.name);
     let mut leave: BTreeSet<&str> =
         input.views.iter().filter(|view| named(view)).map(|view| view.pod.name.as_str()).collect();
     // Pods that are to be recreated will be gone as well, and a surplus pod gets no replacement.
-    let recreated = |view: &View<'_>| survey.moving() && view.asks(Purpose::Recreate);
-    let goes = |view: &&View<'_>| recreated(view) && !named(view);
+    let recreated = |view: &PodView<'_>| survey.moving() && view.waits_for(Purpose::Recreate);
+    let goes = |view: &&PodView<'_>| recreated(view) && !named(view);
     let going = input.views.iter().filter(goes).count();
     let surplus = input.views.len().saturating_sub(most + leave.len() + going);
     if surplus == 0 {
         return leave;
     }
-    let stays = |view: &&View<'_>| !(named(view) || recreated(view));
+    let stays = |view: &&PodView<'_>| !(named(view) || recreated(view));
     // Surge pods are removed before all other pods, whatever was chosen: the other pods keep their warm state.
-    let stands_in = |view: &&View<'_>| view.pod.surge && input.spec.is_in_place();
-    let (standing_in, own_pods): (Vec<_>, Vec<_>) = input.views.iter().filter(stays).partition(stands_in);
+    let is_surge = |view: &&PodView<'_>| view.pod.surge && input.spec.is_in_place();
+    let (surge_pods, own_pods): (Vec<_>, Vec<_>) = input.views.iter().filter(stays).partition(is_surge);
     let (surge_chosen, surge_rest): (Vec<_>, Vec<_>) =
-        standing_in.into_iter().partition(|view| view.asks(Purpose::ScaleIn));
-    let (chosen, rest): (Vec<_>, Vec<_>) = own_pods.into_iter().partition(|view| view.asks(Purpose::ScaleIn));
+        surge_pods.into_iter().partition(|view| view.waits_for(Purpose::ScaleIn));
+    let (chosen, rest): (Vec<_>, Vec<_>) =
+        own_pods.into_iter().partition(|view| view.waits_for(Purpose::ScaleIn));
     let order = Deletion { nodes: input.nodes, costly_first: own.costly_first, update: input.update_name() };
-    let standing_in = sorted(&order, surge_chosen).chain(sorted(&order, surge_rest));
+    let surge_pods = sorted(&order, surge_chosen).chain(sorted(&order, surge_rest));
     // A pod that was chosen stays chosen, and a pod whose hook has passed is the last to be taken back.
     let (passed, asking) = chosen.into_iter().partition(|view| input.has_passed(view));
     let chosen = sorted(&order, passed).chain(sorted(&order, asking));
@@ -119,11 +120,14 @@ fn leaving<'a>(
         excess = excess.saturating_sub(usize::from(from_old));
         if from_old { old.next() } else { new.next() }
     });
-    leave.extend(standing_in.chain(chosen).chain(others).take(surplus).map(|view| view.pod.name.as_str()));
+    leave.extend(surge_pods.chain(chosen).chain(others).take(surplus).map(|view| view.pod.name.as_str()));
     leave
 }
 
-fn sorted<'s, 'a>(order: &Deletion<'_>, mut views: Vec<&'s View<'a>>) -> Peekable<IntoIter<&'s View<'a>>> {
+fn sorted<'s, 'a>(
+    order: &Deletion<'_>,
+    mut views: Vec<&'s PodView<'a>>,
+) -> Peekable<IntoIter<&'s PodView<'a>>> {
     views.sort_by(|one, other| order.compare(one, other));
     views.into_iter().peekable()
 }
@@ -136,7 +140,7 @@ fn create_pods<'a>(
     scaling: &mut Scaling<'a>,
 ) {
     let missing = missing.min(free_places(input));
-    let stay = |view: &&View<'_>| {
+    let stay = |view: &&PodView<'_>| {
         !view.is_at(input.update_name()) && !scaling.leave.contains(view.pod.name.as_str())
     };
     let mut old = input.views.iter().filter(stay).count();
@@ -148,7 +152,7 @@ fn create_pods<'a>(
         let index = match indices.as_mut().map(Iterator::next) {
             Some(None) => {
                 scaling.problem = Some(
-                    "every number of the pods' index range is in use: make the range larger, or scale in"
+                    "every number of the pods' index range is in use: extend the range, or scale in"
                         .to_owned(),
                 );
                 return;

@@ -140,7 +140,7 @@ impl WorkloadSpec {
         let about = About::of(&object.metadata);
         let deployment = Deployment {
             pods_to_delete: spec.scale_strategy.pods_to_delete.iter().cloned().collect(),
-            costly_first: about.says(workload_key::COST_ORDER, "descend"),
+            costly_first: about.has_annotation(workload_key::COST_ORDER, "descend"),
             indices: about.indices(),
         };
         about.spec(Kind::Deployment(deployment), spec)
@@ -237,7 +237,7 @@ impl<'a> About<'a> {
         }
     }
 
-    fn says(&self, key: &str, value: &str) -> bool {
+    fn has_annotation(&self, key: &str, value: &str) -> bool {
         self.annotations.get(key) == Some(&value)
     }
 
@@ -247,10 +247,9 @@ impl<'a> About<'a> {
         let range: serde_json::Value = serde_json::from_str(range?).ok()?;
         let end = |field: &str| range.get(field)?.as_u64().and_then(|end| u32::try_from(end).ok());
         let (first, last) = (end("podStartIndex")?, end("podEndIndex")?);
-        (self.says(workload_key::INDEX_ON, "true") && first <= last).then_some((first, last))
+        (self.has_annotation(workload_key::INDEX_ON, "true") && first <= last).then_some((first, last))
     }
 
-    /// The whole spec.
     fn spec(&self, kind: Kind, spec: GameDeploymentSpec) -> WorkloadSpec {
         WorkloadSpec {
             kind,
@@ -286,7 +285,7 @@ impl<'a> About<'a> {
             grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
             order: strategy.in_place_update_strategy.policy,
             canary: strategy.canary,
-            fallback: self.says(workload_key::FALLBACK, "Recreate"),
+            fallback: self.has_annotation(workload_key::FALLBACK, "Recreate"),
             threshold: threshold.and_then(|text| Amount::parse(text).ok()),
             retry: self.annotations.contains_key(workload_key::RETRY),
         }

@@ -13,7 +13,7 @@ use crate::workload::new_pod::NewPod;
 use crate::workload::scale::{Clear, Scaling, free_places};
 use crate::workload::spec::{StatefulSet, WorkloadSpec};
 use crate::workload::survey::Survey;
-use crate::workload::view::View;
+use crate::workload::view::PodView;
 
 /// The ordinals of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub fn threshold(spec: &WorkloadSpec, held: Held) -> Option<u32> {
 
 /// Decides for pods with ordinals.
 pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey<'a>) -> Scaling<'a> {
-    let surge = input.spec.bounds().surge.min(survey.without_stand_in);
+    let surge = input.spec.bounds().surge.min(survey.need_surge);
     let ordinals = Ordinals::of(input.spec, set, surge);
     let mut scaling = Scaling { leave: leaving(input, set, &ordinals), ..Scaling::default() };
     let name = &input.spec.name;
@@ -65,7 +65,7 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey
 fn leaving<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, ordinals: &Ordinals) -> BTreeSet<&'a str> {
     let name = &input.spec.name;
     let stays = |ordinal: u32| ordinals.own.contains(&ordinal) || ordinals.surge.contains(&ordinal);
-    let condemned = |view: &View<'a>| view.pod.ordinal(name).filter(|ordinal| !stays(*ordinal));
+    let condemned = |view: &PodView<'a>| view.pod.ordinal(name).filter(|ordinal| !stays(*ordinal));
     let mut leaving: Vec<_> =
         input.views.iter().filter_map(|view| Some((condemned(view)?, view.pod.name.as_str()))).collect();
     leaving.sort_unstable();
@@ -93,7 +93,7 @@ fn create_pods<'a>(
     let mut places = if set.ordered { 1 } else { free_places(input) };
     for ordinal in wanted {
         if present.contains_key(&ordinal) {
-            let waits = |view: &&View<'_>| view.pod.ordinal(&input.spec.name) == Some(ordinal);
+            let waits = |view: &&PodView<'_>| view.pod.ordinal(&input.spec.name) == Some(ordinal);
             let available = input.views.iter().find(waits).is_some_and(|view| view.available);
             if set.ordered && !available {
                 return;

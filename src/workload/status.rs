@@ -8,12 +8,12 @@ use crate::podtask::time::whole_seconds;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::survey::Survey;
-use crate::workload::view::View;
+use crate::workload::view::PodView;
 
 /// Pods whose post-inplace hook has not succeeded, as their agents report. It runs before the pod takes traffic
 /// again.
 pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
-    let reported = |view: &View<'_>| {
+    let reported = |view: &PodView<'_>| {
         let task = view.pod.task.as_ref().filter(|task| !task.deletes() && task.stage != Stage::Done)?;
         let answer = view.pod.answer.as_ref().filter(|answer| answer.id == task.id())?;
         let phase = match answer.phase {
@@ -46,13 +46,13 @@ pub fn update_failure(
     let update = input.update_name();
     let of_stage =
         |wanted: Stage| input.views.iter().filter(move |view| view.last_failure(update) == Some(wanted));
-    let note = |view: &View<'_>| match (&view.task_state, &view.pod.task) {
+    let note = |view: &PodView<'_>| match (&view.task_state, &view.pod.task) {
         (TaskState::Ended(end), _) => end.line(),
         (_, Some(task)) => task.note.clone(),
         _ => String::new(),
     };
     if let Some(first) = of_stage(Stage::Failed).next() {
-        let then = if survey.stopped { "no more are begun" } else { "the others go on" };
+        let then = if survey.stopped { "no more are started" } else { "the others continue" };
         let message = format!(
             "{} pods could not be updated and {then}: pod {}: {}; change the template, or set retry",
             survey.failed,
@@ -62,7 +62,7 @@ pub fn update_failure(
         return Some((if survey.stopped { "TooManyFailures" } else { "PodsFailed" }, message));
     }
     let first = of_stage(Stage::Unanswered).next()?;
-    Some(("NoAgent", format!("pod {}: {}; it is tried again", first.pod.name, note(first))))
+    Some(("NoAgent", format!("pod {}: {}; it is retried automatically", first.pod.name, note(first))))
 }
 
 /// Whether the update makes progress or is complete, the reason, and the number of updated pods.

@@ -12,13 +12,13 @@ use crate::workload::diff::Change;
 use crate::workload::input::ReconcileInput;
 use crate::workload::request;
 use crate::workload::stateful::threshold;
-use crate::workload::view::{View, left_closed};
+use crate::workload::view::{PodView, left_closed};
 
 /// How one pod gets to the newest revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// The pod is at the newest revision.
-    There,
+    Done,
     /// The pod stays as it is until a user deletes it.
     OnDelete,
     /// Only labels and annotations change.
@@ -44,7 +44,7 @@ pub struct Survey<'a> {
     pub remaining: usize,
     /// How many pods need a surge pod: those to be moved, those retried later, those that failed and are not
     /// available, and those that are held back between two revisions.
-    pub without_stand_in: usize,
+    pub need_surge: usize,
     /// How many pods have failed to get to the newest revision.
     pub failed: usize,
     /// True when so many failed that no more tasks begin.
@@ -82,7 +82,7 @@ impl<'a> Survey<'a> {
             held,
             old,
             remaining: 0,
-            without_stand_in: 0,
+            need_surge: 0,
             failed,
             stopped,
             paused,
@@ -91,12 +91,13 @@ impl<'a> Survey<'a> {
         };
         survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
         // A surge pod needs no surge pod itself.
-        let stands_in = |view: &View<'_>| view.pod.surge && input.spec.is_in_place();
-        let gave_up = |view: &View<'_>| view.last_failure(update) == Some(Stage::Failed) && view.available;
-        survey.without_stand_in = survey.to_move(input, |view| !stands_in(view) && !gave_up(view));
-        let goes_back =
-            |view: &&View<'_>| !stands_in(view) && !survey.is_eligible(input, view) && mends(input, view);
-        survey.without_stand_in += input.views.iter().filter(goes_back).count();
+        let is_surge = |view: &PodView<'_>| view.pod.surge && input.spec.is_in_place();
+        let gave_up = |view: &PodView<'_>| view.last_failure(update) == Some(Stage::Failed) && view.available;
+        survey.need_surge = survey.to_move(input, |view| !is_surge(view) && !gave_up(view));
+        let goes_back = |view: &&PodView<'_>| {
+            !is_surge(view) && !survey.is_eligible(input, view) && needs_repair(input, view)
+        };
+        survey.need_surge += input.views.iter().filter(goes_back).count();
         survey.blocked = input.views.iter().find_map(|view| match survey.route(view) {
             Route::Blocked(why) if survey.is_eligible(input, view) => {
                 Some(format!("pod {}: {why}", view.pod.name))
@@ -112,13 +113,13 @@ impl<'a> Survey<'a> {
     }
 
     /// The route of a pod.
-    pub fn route(&self, view: &View<'_>) -> &Route {
-        self.routes.get(view.pod.name.as_str()).unwrap_or(&Route::There)
+    pub fn route(&self, view: &PodView<'_>) -> &Route {
+        self.routes.get(view.pod.name.as_str()).unwrap_or(&Route::Done)
     }
 
     /// True when the partition releases this pod. In a `GameDeployment` the partition names no pods: true while more
     /// old pods exist than are held back.
-    pub(super) fn is_eligible(&self, input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
+    pub(super) fn is_eligible(&self, input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
         if input.spec.stateful().is_none() {
             return self.old > self.held;
         }
@@ -127,11 +128,11 @@ impl<'a> Survey<'a> {
             .is_some_and(|first| ordinal.is_some_and(|ordinal| ordinal >= first))
     }
 
-    fn to_move(&self, input: &ReconcileInput<'_>, counts: impl Fn(&View<'_>) -> bool) -> usize {
+    fn to_move(&self, input: &ReconcileInput<'_>, counts: impl Fn(&PodView<'_>) -> bool) -> usize {
         if matches!(self.way, UpdateType::HotPatchUpdate | UpdateType::OnDelete) {
             return 0;
         }
-        let goes = |view: &&View<'_>| {
+        let goes = |view: &&PodView<'_>| {
             matches!(self.route(view), Route::PodTask(_)) && self.is_eligible(input, view) && counts(view)
         };
         let going = input.views.iter().filter(goes).count();
@@ -140,7 +141,7 @@ impl<'a> Survey<'a> {
 }
 
 /// True when a pod stopped between two revisions and can go back to its own.
-pub(super) fn mends(input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
+pub(super) fn needs_repair(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
     let own = view.pod.label.as_str();
     view.torn && input.spec.is_in_place() && input.template(own).is_some() && view.last_failure(own).is_none()
 }
@@ -148,12 +149,12 @@ pub(super) fn mends(input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
 /// The route of `view`. The difference between two revisions is computed once for all pods.
 fn route<'a>(
     input: &ReconcileInput<'a>,
-    view: &View<'a>,
+    view: &PodView<'a>,
     changes: &mut BTreeMap<&'a str, Option<Change>>,
 ) -> Route {
     if view.is_at(input.update_name()) {
         // A task that has just succeeded still has to be recorded; nothing else is to be done.
-        return Route::There;
+        return Route::Done;
     }
     match input.spec.update.way {
         UpdateType::OnDelete => return Route::OnDelete,
@@ -166,7 +167,7 @@ fn route<'a>(
     let refusal = match change {
         Some(change) => change.refusal(),
         None => Some(format!(
-            "its revision `{}` is not known any more, so that nobody knows what changes",
+            "its revision `{}` does not exist any more, so the change of the template cannot be determined",
             view.revision
         )),
     };

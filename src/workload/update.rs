@@ -11,13 +11,13 @@ use crate::api::game_deployment::UpdateType;
 use crate::podtask::budget::Budget;
 use crate::podtask::pod::PodPhase;
 use crate::podtask::state::{Stage, TaskState};
-use crate::podtask::task::{AGAIN, PodTask, Purpose};
+use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::order;
-use crate::workload::survey::{Route, Survey, mends};
-use crate::workload::view::View;
+use crate::workload::survey::{Route, Survey, needs_repair};
+use crate::workload::view::PodView;
 
 /// A task that a pod is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,11 +62,11 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
     let pool: Vec<_> = input.views.iter().filter(|view| !leave.contains(view.pod.name.as_str())).collect();
     let mut allocation = Allocation::new(input, survey, &pool);
     // First the pods that were chosen before and may keep their tasks.
-    for view in pool.iter().filter(|view| view.task_state == TaskState::Asking) {
+    for view in pool.iter().filter(|view| view.task_state == TaskState::Waiting) {
         if let (Some(task), Some(wanted)) = (view.live(), allocation.wanted(view))
             && wanted.is(task)
         {
-            allocation.keep(view, wanted);
+            allocation.allocate(view, wanted);
         }
     }
     // Then the next ones.
@@ -77,7 +77,7 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
     next.sort_by(|one, other| compare(input, one, other));
     for view in next {
         match allocation.wanted(view) {
-            Some(wanted) if allocation.budget.allows(view.available) => allocation.keep(view, wanted),
+            Some(wanted) if allocation.budget.allows(view.available) => allocation.allocate(view, wanted),
             Some(_) => {}
             None => allocation.relabel(view),
         }
@@ -99,7 +99,7 @@ struct Allocation<'s, 'a> {
 }
 
 impl<'s, 'a> Allocation<'s, 'a> {
-    fn new(input: &'s ReconcileInput<'a>, survey: &'s Survey<'a>, pool: &[&View<'a>]) -> Self {
+    fn new(input: &'s ReconcileInput<'a>, survey: &'s Survey<'a>, pool: &[&PodView<'a>]) -> Self {
         let update = input.update_name();
         let old = pool.iter().filter(|view| !view.is_at(update)).count();
         // Pods to be removed count as well while an agent has their requests.
@@ -124,22 +124,22 @@ impl<'s, 'a> Allocation<'s, 'a> {
     }
 
     /// True when the partition keeps `view` from the newest revision.
-    fn is_held(&self, view: &View<'_>) -> bool {
+    fn is_held(&self, view: &PodView<'_>) -> bool {
         let by_ordinal = self.input.spec.stateful().is_some();
         if by_ordinal { !self.survey.is_eligible(self.input, view) } else { self.all_held }
     }
 
     /// The task that `view` may have: to the newest revision, or back to its own if it is held back between two.
-    fn wanted(&self, view: &View<'a>) -> Option<Wanted<'a>> {
+    fn wanted(&self, view: &PodView<'a>) -> Option<Wanted<'a>> {
         match self.survey.route(view) {
-            _ if self.is_held(view) => mending(self.input, view),
+            _ if self.is_held(view) => repair(self.input, view),
             Route::PodTask(purpose) => Some(Wanted::new(*purpose, self.input.update_name())),
-            Route::There | Route::OnDelete | Route::Relabel | Route::Blocked(_) => None,
+            Route::Done | Route::OnDelete | Route::Relabel | Route::Blocked(_) => None,
         }
     }
 
     /// Gives `view` its task if the budget allows it.
-    fn keep(&mut self, view: &View<'a>, wanted: Wanted<'a>) {
+    fn allocate(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
         let held = self.is_held(view);
         if self.budget.tasks > 0 && (held || self.allowance > 0) {
             self.picks.tasks.insert(&view.pod.name, wanted);
@@ -149,7 +149,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
     }
 
     /// A change of labels counts against the partition only, because the pod stays available.
-    fn relabel(&mut self, view: &View<'a>) {
+    fn relabel(&mut self, view: &PodView<'a>) {
         if self.allowance > 0 && !self.is_held(view) && *self.survey.route(view) == Route::Relabel {
             self.picks.relabel.insert(&view.pod.name);
             self.allowance -= 1;
@@ -158,18 +158,18 @@ impl<'s, 'a> Allocation<'s, 'a> {
 }
 
 /// The task that brings a pod that is held back between two revisions back to its own.
-fn mending<'a>(input: &ReconcileInput<'a>, view: &View<'a>) -> Option<Wanted<'a>> {
+fn repair<'a>(input: &ReconcileInput<'a>, view: &PodView<'a>) -> Option<Wanted<'a>> {
     let purpose = match (view.pod.phase, input.spec.update.way) {
         (PodPhase::Running, UpdateType::HotPatchUpdate) => Purpose::HotPatch,
         (PodPhase::Running, _) => Purpose::InPlace,
         _ => Purpose::Recreate,
     };
-    mends(input, view).then(|| Wanted::new(purpose, &view.pod.label))
+    needs_repair(input, view).then(|| Wanted::new(purpose, &view.pod.label))
 }
 
 /// True unless its last task failed and must not be retried yet, or another client's request is in progress.
-fn may_begin(input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
-    let again = || view.pod.task.as_ref().is_none_or(|task| later(task.at, AGAIN) <= input.now);
+fn may_begin(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
+    let again = || view.pod.task.as_ref().is_none_or(|task| later(task.at, RETRY_AFTER) <= input.now);
     match view.last_failure(input.update_name()) {
         Some(Stage::Failed) => false,
         Some(_) => again() && !view.is_taken(),
@@ -179,20 +179,20 @@ fn may_begin(input: &ReconcileInput<'_>, view: &View<'_>) -> bool {
 
 /// Compares two pods. Pods without ordinals: pods that serve no traffic first; with ordinals: the same, then the
 /// highest. A pod whose last request failed or went unanswered goes last.
-fn compare(input: &ReconcileInput<'_>, one: &View<'_>, other: &View<'_>) -> Ordering {
-    let silent = |view: &View<'_>| view.last_failure(input.update_name()).is_some();
+fn compare(input: &ReconcileInput<'_>, one: &PodView<'_>, other: &PodView<'_>) -> Ordering {
+    let silent = |view: &PodView<'_>| view.last_failure(input.update_name()).is_some();
     let base = silent(one).cmp(&silent(other));
     if input.spec.stateful().is_none() {
         return base.then_with(|| order::update(one, other));
     }
-    let ordinal = |view: &View<'_>| view.pod.ordinal(&input.spec.name);
+    let ordinal = |view: &PodView<'_>| view.pod.ordinal(&input.spec.name);
     base.then_with(|| one.available.cmp(&other.available)).then_with(|| ordinal(other).cmp(&ordinal(one)))
 }
 
 /// How many available pods in `pool` may still become unavailable, whatever the number of tasks. A pod whose request
 /// the agent has counts as unavailable.
-pub fn spare(input: &ReconcileInput<'_>, pool: &[&View<'_>]) -> Budget {
-    let busy = |view: &View<'_>| matches!(view.task_state, TaskState::Busy { .. });
+pub fn spare(input: &ReconcileInput<'_>, pool: &[&PodView<'_>]) -> Budget {
+    let busy = |view: &PodView<'_>| matches!(view.task_state, TaskState::Busy { .. });
     let serving = pool.iter().filter(|view| view.available && !busy(view)).count();
     let floor = input.spec.replicas.saturating_sub(input.spec.bounds().unavailable);
     Budget { tasks: usize::MAX, available: serving.saturating_sub(floor) }

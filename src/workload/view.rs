@@ -12,7 +12,7 @@ use crate::podtask::task::{PodTask, Purpose};
 
 /// A pod and what follows from it at this time.
 #[derive(Clone, Debug)]
-pub struct View<'a> {
+pub struct PodView<'a> {
     /// The pod as it was read.
     pub pod: &'a Pod,
     /// The state of the pod's task.
@@ -30,7 +30,7 @@ pub struct View<'a> {
 /// Templates of the existing revisions by name.
 pub type Templates<'a> = BTreeMap<&'a str, &'a PodTemplate>;
 
-impl<'a> View<'a> {
+impl<'a> PodView<'a> {
     /// Derives the view of a pod.
     pub fn of(pod: &'a Pod, templates: &Templates<'_>, min_ready: SignedDuration, now: Timestamp) -> Self {
         let task_state = pod.task_state(now);
@@ -50,21 +50,21 @@ impl<'a> View<'a> {
     }
 
     /// True when the pod was created before `revision` and updated to it in place.
-    pub fn was_brought_to(&self, revision: &str) -> bool {
+    pub fn was_updated_to(&self, revision: &str) -> bool {
         let task = self.pod.task.as_ref();
         self.revision == revision && task.is_some_and(|task| task.target == revision && !task.deletes())
     }
 
     /// The pod's task while it is open.
     pub fn live(&self) -> Option<&'a PodTask> {
-        matches!(self.task_state, TaskState::Asking | TaskState::Busy { .. })
+        matches!(self.task_state, TaskState::Waiting | TaskState::Busy { .. })
             .then_some(self.pod.task.as_ref())
             .flatten()
     }
 
     /// True when the pod's task has this `purpose` and nothing is touched yet.
-    pub fn asks(&self, purpose: Purpose) -> bool {
-        self.task_state == TaskState::Asking
+    pub fn waits_for(&self, purpose: Purpose) -> bool {
+        self.task_state == TaskState::Waiting
             && self.pod.task.as_ref().is_some_and(|task| task.purpose == purpose)
     }
 
@@ -74,7 +74,7 @@ impl<'a> View<'a> {
         let stage = match &self.task_state {
             TaskState::Ended(end) => end.stage,
             TaskState::Over => task.stage,
-            TaskState::Asking | TaskState::Busy { .. } => return None,
+            TaskState::Waiting | TaskState::Busy { .. } => return None,
         };
         matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
     }
@@ -93,7 +93,7 @@ fn is_torn(pod: &Pod, task_state: &TaskState, templates: &Templates<'_>) -> bool
     let Some(task) = &pod.task else { return false };
     let off = || pod.images.iter().any(|(name, _)| is_off(pod, name, templates));
     let stage = match task_state {
-        TaskState::Over | TaskState::Asking => task.stage,
+        TaskState::Over | TaskState::Waiting => task.stage,
         TaskState::Ended(end) => end.stage,
         // A task towards the pod's own revision repairs it. The agent's answer to the failed request is gone by then,
         // so the pod counts as torn until the task ends.

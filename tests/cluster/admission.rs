@@ -135,7 +135,7 @@ impl Fixture {
         self.server.apply("daemonset/base");
         assert!(written() == before, "what the leader wrote was taken away");
         let log = self.log();
-        assert!(!log.contains("PRIVATE KEY") && log.contains("serves with another certificate"), "{log}");
+        assert!(!log.contains("PRIVATE KEY") && log.contains("serves a new certificate"), "{log}");
     }
 
     /// The program exits with the code for "refused", and its output contains `says`.

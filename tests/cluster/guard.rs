@@ -62,10 +62,7 @@ fn a_guarded_pod_goes_gracefully_or_not_at_all() {
     let lost = lost.into_inner().unwrap();
     assert!(lost.is_empty(), "{lost:?}");
     let log = controller.log();
-    assert!(
-        !log.contains("PRIVATE KEY") && log.contains("the webhook serves with another certificate"),
-        "{log}"
-    );
+    assert!(!log.contains("PRIVATE KEY") && log.contains("the webhook serves a new certificate"), "{log}");
 }
 
 struct Fixture<'a> {
@@ -119,7 +116,7 @@ impl<'a> Fixture<'a> {
         self.until("the guard is in force", || {
             let (_, reported) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
             reported
-                .contains("HookTemplate default/nothing, which it has to pass, is not there")
+                .contains("HookTemplate default/nothing of its pre-delete hook does not exist")
                 .then_some(())
         });
         for namespace in ["default", "closing"] {

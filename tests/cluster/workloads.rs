@@ -151,7 +151,7 @@ fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, asked: &Asked) {
     let status = fixture
         .until("the hook cannot be asked", |status| condition(status, "ScaleFailed")["status"] == "True");
     let said = condition(&status, "ScaleFailed")["message"].as_str().unwrap();
-    assert!(said.contains("HookTemplate leave is not there"), "{said}");
+    assert!(said.contains("HookTemplate leave does not exist"), "{said}");
     assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(2), &json!(2)), "{status:#}");
 
     let template = |wanted: u32| {

@@ -32,7 +32,7 @@ fn terms() -> Terms {
         lifetime: Duration::from_secs(3600),
         renew_before: Duration::from_millis(3_599_800),
         settle: Duration::from_millis(250),
-        look: Duration::from_millis(20),
+        poll: Duration::from_millis(20),
     }
 }
 

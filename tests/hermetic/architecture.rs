@@ -84,7 +84,7 @@ fn map(text: &str) -> BTreeMap<String, Vec<String>> {
 
 /// Words that this project once had of its own. The words of the field that took their places: spec, report, task, reconcile,
 /// container instance, last failure, template cache, new pod, orphan, outbox.
-const OLD_WORDS: [&str; 46] = [
+const OLD_WORDS: [&str; 52] = [
     "wish",
     "wished",
     "wishes",
@@ -122,6 +122,12 @@ const OLD_WORDS: [&str; 46] = [
     "news",
     "chance",
     "town",
+    "learn",
+    "looked",
+    "hear",
+    "mends",
+    "mending",
+    "spoilt",
     "runwish",
     "enginewish",
     "badwish",

@@ -113,7 +113,7 @@ async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
     assert_eq!(api.store(|store| rollouts(store)).len(), 1);
     let event = api.events().into_iter().find(|event| event["reason"] == "InvalidRestartOnChange").unwrap();
     assert_eq!((&event["type"], &event["involvedObject"]["name"]), (&json!("Warning"), &json!("other")));
-    assert!(event["message"].as_str().unwrap().contains("`configmaps/b` is not understood"), "{event}");
+    assert!(event["message"].as_str().unwrap().contains("`configmaps/b` is not valid"), "{event}");
 }
 
 #[tokio::test]

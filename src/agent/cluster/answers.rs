@@ -36,7 +36,7 @@ pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Dur
 const MAX_WRITES: usize = 8;
 /// How long a starting process waits for the first list of pods. It does not wait longer, because a container that
 /// is down waits as well.
-const SHOWN_SOON: Duration = Duration::from_secs(2);
+const FIRST_LIST: Duration = Duration::from_secs(2);
 /// How long the process waits for pending writes when it stops. The journal holds the statuses anyway.
 const LAST_WRITES: Duration = Duration::from_secs(3);
 
@@ -94,9 +94,9 @@ impl Answers {
         if !self.0.open.is_cancelled() {
             let recalled = std::mem::take(&mut self.0.state().recalled);
             for (pod, last) in recalled {
-                let Some(shown) = pods.get(&pod) else { continue };
+                let Some(cached) = pods.get(&pod) else { continue };
                 if !self.0.knows(&pod)
-                    && recall::is_missing(&last, shown.status().as_ref(), requested(&shown).as_deref())
+                    && recall::is_missing(&last, cached.status().as_ref(), requested(&cached).as_deref())
                 {
                     tracing::info!(
                         %pod,
@@ -106,9 +106,10 @@ impl Answers {
                     self.0.report(&pod, &last);
                 }
             }
-            for shown in pods.list() {
-                let withdrawn = recall::withdrawn(shown.status().as_ref(), requested(&shown).as_deref(), now);
-                let pod = shown.reference();
+            for cached in pods.list() {
+                let withdrawn =
+                    recall::withdrawn(cached.status().as_ref(), requested(&cached).as_deref(), now);
+                let pod = cached.reference();
                 if let Some(status) = withdrawn.filter(|_| !self.0.knows(&pod)) {
                     self.0.report(&pod, &status);
                 }
@@ -116,15 +117,15 @@ impl Answers {
             self.0.open.cancel();
         }
         let is_current = pods.is_current();
-        self.0.state().outboxes.retain(|pod, kept| {
-            if kept.task.is_some() {
+        self.0.state().outboxes.retain(|pod, entry| {
+            if entry.task.is_some() {
                 return true;
             }
             match pods.get(pod) {
                 None => !is_current,
-                Some(shown) => {
-                    let ended = kept.outbox.reported().filter(|reported| reported.phase.is_terminal());
-                    ended.is_none() || shown.status().as_ref() != ended
+                Some(cached) => {
+                    let ended = entry.outbox.reported().filter(|reported| reported.phase.is_terminal());
+                    ended.is_none() || cached.status().as_ref() != ended
                 }
             }
         });
@@ -147,12 +148,12 @@ impl Answers {
 impl StatusSink for Answers {
     fn reported(&self, key: &Key) -> Option<Status> {
         let pod = key.pod()?;
-        let reported = self.0.state().outboxes.get(&pod).and_then(|kept| kept.outbox.reported().cloned());
+        let reported = self.0.state().outboxes.get(&pod).and_then(|entry| entry.outbox.reported().cloned());
         reported.or_else(|| self.0.pods.get(&pod)?.status())
     }
 
     async fn last_status_soon(&self, key: &Key) -> Option<Status> {
-        let _ = timeout(SHOWN_SOON, self.0.open.cancelled()).await;
+        let _ = timeout(FIRST_LIST, self.0.open.cancelled()).await;
         self.reported(key)
     }
 
@@ -166,10 +167,10 @@ impl StatusSink for Answers {
         if !self.0.pods.has_synced() {
             return None;
         }
-        let shown = key.pod().and_then(|pod| self.0.pods.get(&pod));
+        let cached = key.pod().and_then(|pod| self.0.pods.get(&pod));
         let asks = |pod: &Pod| requested(pod).is_some_and(|requested| requested == id);
-        let tells = |pod: &Pod| pod.status().is_some_and(|status| status.id == id);
-        Some(shown.is_some_and(|pod| asks(&pod) || tells(&pod)))
+        let reports = |pod: &Pod| pod.status().is_some_and(|status| status.id == id);
+        Some(cached.is_some_and(|pod| asks(&pod) || reports(&pod)))
     }
 
     fn recall(&self, pod: &PodRef, last: Status) {
@@ -198,25 +199,25 @@ impl Shared {
     }
 
     fn knows(&self, pod: &PodRef) -> bool {
-        self.state().outboxes.get(pod).is_some_and(|kept| kept.outbox.reported().is_some())
+        self.state().outboxes.get(pod).is_some_and(|entry| entry.outbox.reported().is_some())
     }
 
     fn report(self: &Arc<Self>, pod: &PodRef, status: &Status) {
-        let status = as_shown(status);
+        let status = as_published(status);
         self.change(pod, |outbox| outbox.report(status, Instant::now()));
     }
 
     /// Changes the outbox of `pod`, and makes sure that a task writes its content.
     fn change(self: &Arc<Self>, pod: &PodRef, change: impl FnOnce(&mut Outbox)) {
         let mut state = self.state();
-        let kept = state.outboxes.entry(pod.clone()).or_default();
-        change(&mut kept.outbox);
-        match &kept.task {
+        let entry = state.outboxes.entry(pod.clone()).or_default();
+        change(&mut entry.outbox);
+        match &entry.task {
             Some(wake) => wake.notify_one(),
-            None if kept.outbox.is_done() => {}
+            None if entry.outbox.is_done() => {}
             None => {
                 let wake = Arc::new(Notify::new());
-                kept.task = Some(Arc::clone(&wake));
+                entry.task = Some(Arc::clone(&wake));
                 self.writing.send_modify(|tasks| *tasks += 1);
                 self.writes.pending.inc();
                 tokio::spawn(Arc::clone(self).write(pod.clone(), wake));
@@ -272,10 +273,10 @@ impl Shared {
     /// Returns the next write. `None` if there is nothing to write; the task of the pod is then removed.
     fn next(&self, pod: &PodRef) -> Option<Next> {
         let mut state = self.state();
-        let kept = state.outboxes.get_mut(pod)?;
-        let next = kept.outbox.next(Instant::now());
+        let entry = state.outboxes.get_mut(pod)?;
+        let next = entry.outbox.next(Instant::now());
         if next == Next::Nothing {
-            kept.task = None;
+            entry.task = None;
             return None;
         }
         Some(next)
@@ -303,16 +304,16 @@ impl Shared {
     }
 
     fn give_up(&self, pod: &PodRef) {
-        if let Some(kept) = self.state().outboxes.get_mut(pod) {
-            kept.outbox.give_up();
+        if let Some(entry) = self.state().outboxes.get_mut(pod) {
+            entry.outbox.give_up();
         }
     }
 
     fn done_with(&self, pod: &PodRef, next: &Next) {
-        if let Some(kept) = self.state().outboxes.get_mut(pod) {
+        if let Some(entry) = self.state().outboxes.get_mut(pod) {
             match next {
-                Next::Status(status) => kept.outbox.done_with(status),
-                Next::Event(event) => kept.outbox.done_with_event(event),
+                Next::Status(status) => entry.outbox.done_with(status),
+                Next::Event(event) => entry.outbox.done_with_event(event),
                 Next::At(_) | Next::Nothing => {}
             }
         }
@@ -325,7 +326,7 @@ fn requested(pod: &Pod) -> Option<String> {
 }
 
 /// Returns the status as the annotation yields it when read again: times there have three decimals.
-fn as_shown(status: &Status) -> Status {
+fn as_published(status: &Status) -> Status {
     let again = serde_json::to_vec(status).and_then(|text| serde_json::from_slice(&text));
     again.unwrap_or_else(|_| status.clone())
 }

@@ -18,15 +18,15 @@ const RETRY: Duration = Duration::from_secs(60);
 
 /// Checks when the agent starts and then once an hour. Runs until the future is dropped.
 pub(in crate::agent) async fn watch(server: Server, namespace: String, registered: Gauge) {
-    let mut known = None;
+    let mut last = None;
     loop {
         let found = server.confinement(&namespace).await;
         registered.set(number(&found));
-        if known.as_ref() != Some(&found) {
-            say(&found);
+        if last.as_ref() != Some(&found) {
+            log(&found);
         }
         let pause = if matches!(found, Confinement::Unknown(_)) { RETRY } else { AGAIN };
-        known = Some(found);
+        last = Some(found);
         tokio::time::sleep(pause).await;
     }
 }
@@ -48,7 +48,7 @@ fn number(found: &Confinement) -> i64 {
     }
 }
 
-fn say(found: &Confinement) {
+fn log(found: &Confinement) {
     match found {
         Confinement::Confined => {
             tracing::info!("an admission policy restricts this agent's token to its node");

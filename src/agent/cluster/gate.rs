@@ -23,7 +23,7 @@ impl GateRepair {
     /// Whether the condition is True (the pod may take traffic), and the reason and message of the condition.
     pub(super) fn condition(self) -> (bool, &'static str, &'static str) {
         match self {
-            Self::OpenNew => (true, annotation::GATE_READY, "no operation is under way"),
+            Self::OpenNew => (true, annotation::GATE_READY, "no operation is in progress"),
             Self::OpenLeft => (true, annotation::GATE_READY, "the operation that drained the pod has ended"),
             Self::KeepClosed => GateAction::Failed.condition(),
         }

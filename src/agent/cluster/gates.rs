@@ -31,7 +31,7 @@ const SETTLES: Duration = Duration::from_secs(3);
 /// The interval after which the journal is read again for a gate that stays closed on purpose.
 const REQUEUE: Duration = Duration::from_secs(300);
 /// How long a write may take to appear in the watch before it is repeated.
-const SHOWS: Duration = Duration::from_secs(10);
+const WATCH_DELAY: Duration = Duration::from_secs(10);
 /// Results that wait to be taken in; a task that has one more waits.
 const MAX_ENDED: usize = 64;
 
@@ -54,7 +54,7 @@ enum Ended {
     /// The write was attempted; this is its result.
     Written(Result<(), Error>),
     /// The gate stays closed on purpose.
-    Kept,
+    StaysClosed,
     /// The journal has an open operation of the pod, or cannot be read at the moment.
     NotNow,
 }
@@ -86,13 +86,13 @@ impl Gates {
     }
 
     /// Starts the writes that are due, and returns the time of the next call, if any.
-    pub(super) fn tend(&mut self, busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
+    pub(super) fn maintain(&mut self, busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
         if !self.pods.is_current() {
             return None;
         }
         let (pods, now) = (self.pods.list(), Instant::now());
         for pod in &pods {
-            self.look_at(pod, busy, now);
+            self.check(pod, busy, now);
         }
         self.waits.retain(|waiting, wait| {
             wait.under_way || wait.not_before > now && pods.iter().any(|pod| pod.reference() == *waiting)
@@ -100,7 +100,7 @@ impl Gates {
         self.waits.values().filter(|wait| !wait.under_way).map(|wait| wait.not_before).min()
     }
 
-    fn look_at(&mut self, pod: &Pod, busy: &dyn Fn(&Key) -> bool, now: Instant) {
+    fn check(&mut self, pod: &Pod, busy: &dyn Fn(&Key) -> bool, now: Instant) {
         let over = pod.is_deleting() || pod.is_finished();
         let reference = pod.reference();
         if self.is_under_way(&reference) {
@@ -135,7 +135,7 @@ impl Gates {
                 Ok(Entry { open: None, owed_gate, .. }) => {
                     match gate::repair(&gate, over, false, owed_gate) {
                         Some(repair) => Ended::Written(write(&pods, &permits, &reference, repair).await),
-                        None => Ended::Kept,
+                        None => Ended::StaysClosed,
                     }
                 }
                 // An open operation in the journal makes the pod busy. If the journal cannot be read, its state is
@@ -152,7 +152,7 @@ impl Gates {
         wait.under_way = false;
         let result = match ended {
             Ended::Written(result) => result,
-            Ended::Kept => {
+            Ended::StaysClosed => {
                 // The end of an operation schedules the next check earlier.
                 wait.not_before = Instant::now() + REQUEUE;
                 return;
@@ -164,7 +164,9 @@ impl Gates {
         };
         self.writes.count("gate", result.as_ref().err().map(Error::class));
         match result {
-            Ok(()) => *wait = Wait { under_way: false, not_before: Instant::now() + SHOWS, backoff: BACKOFF },
+            Ok(()) => {
+                *wait = Wait { under_way: false, not_before: Instant::now() + WATCH_DELAY, backoff: BACKOFF }
+            }
             Err(error) => {
                 let may_pass = error.class().is_away() || error.class() == Class::Gone;
                 if !may_pass && wait.backoff.is_first() {

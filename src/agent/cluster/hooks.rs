@@ -30,7 +30,7 @@ const MAX_BYTES: usize = 8 << 20;
 /// never does.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long the watch of the pods may take to deliver a pod that a HookRun names.
-const SHOWS: Duration = Duration::from_secs(5);
+const WATCH_DELAY: Duration = Duration::from_secs(5);
 
 /// Runs the HookRuns in `runs` that belong to the node of `pods`, until `stop`.
 pub(in crate::agent) fn runner(
@@ -74,14 +74,14 @@ impl Duty for OwnNode {
         }
         let key = run.uid().unwrap_or_default();
         if run.is_completed()
-            || subject(run).is_none_or(|(namespace, name)| self.shown(&namespace, name).is_some())
+            || subject(run).is_none_or(|(namespace, name)| self.cached_pod(&namespace, name).is_some())
         {
             self.awaited.remove(&key);
             return Ownership::Ours;
         }
         let now = Instant::now();
-        self.awaited.retain(|_, until| *until + SHOWS > now);
-        let until = *self.awaited.entry(key).or_insert(now + SHOWS);
+        self.awaited.retain(|_, until| *until + WATCH_DELAY > now);
+        let until = *self.awaited.entry(key).or_insert(now + WATCH_DELAY);
         if until > now || !self.pods.is_current() { Ownership::Unknown } else { Ownership::Ours }
     }
 
@@ -91,24 +91,26 @@ impl Duty for OwnNode {
         let namespace = run.namespace().unwrap_or_default();
         // Without this check, the author of a run could choose the node from whose network its requests are sent.
         let Some((of, name)) = subject(run) else {
-            return Err("the HookRun names no pod: an agent runs only HookRuns with the argument PodName, a pod of its node"
+            return Err("the HookRun names no pod: set the argument PodName to a pod of this node, an agent runs no other HookRuns"
                 .to_owned());
         };
         if of != namespace {
             return Err(format!("PodNamespace is {of}, but the HookRun is in namespace {namespace}"));
         }
-        let shown = self.shown(&namespace, name);
-        let Some(shown) = shown else {
+        let pod = self.cached_pod(&namespace, name);
+        let Some(pod) = pod else {
             let node = self.pods.node();
             return Err(format!(
-                "there is no pod {namespace}/{name} on node {node}, whose agent runs this HookRun"
+                "pod {namespace}/{name} is not on node {node}, whose agent runs this HookRun"
             ));
         };
-        let others = |owner: &OwnerReference| owner.kind == "Pod" && owner.uid != shown.api_uid();
+        let others = |owner: &OwnerReference| owner.kind == "Pod" && owner.uid != pod.api_uid();
         if run.owner_references().iter().any(others) {
-            return Err(format!("the HookRun belongs to another pod than the current {namespace}/{name}"));
+            return Err(format!(
+                "the HookRun belongs to an earlier pod with the name {namespace}/{name}, not to the current one"
+            ));
         }
-        let (origin, PodRef { name, uid, .. }) = (shown.origin(), shown.reference());
+        let (origin, PodRef { name, uid, .. }) = (pod.origin(), pod.reference());
         Ok(Place { namespace, pod: Some(HookPod { name, uid, origin }) })
     }
 
@@ -126,7 +128,7 @@ impl Duty for OwnNode {
 }
 
 impl OwnNode {
-    fn shown(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+    fn cached_pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         self.pods.list().into_iter().find(|pod| {
             let PodRef { namespace: of, name: called, .. } = pod.reference();
             of == namespace && called == name

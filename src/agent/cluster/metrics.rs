@@ -35,7 +35,6 @@ impl Writes {
         writes
     }
 
-    /// Counts one attempt to write.
     pub(super) fn count(&self, verb: &'static str, failed: Option<Class>) {
         let result = failed.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
         self.writes.get_or_create(&Written { verb, result }).inc();
@@ -54,7 +53,6 @@ impl Collector for Cache {
     }
 }
 
-/// Registers the state of the watch.
 pub(in crate::agent) fn register_cache(registry: &mut Registry, pods: &NodePods) {
     registry.register_collector(Box::new(Cache(pods.clone())));
 }

@@ -9,26 +9,30 @@ use crate::api::status::{Phase, Status};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::report;
 
-/// Whether `last` (from the journal) still has to be written. `shown` is the status on the pod, `requested` the id of
-/// the request in its annotation.
-pub(super) fn is_missing(last: &Status, shown: Option<&Status>, requested: Option<&str>) -> bool {
-    let Some(shown) = shown else { return true };
-    if shown.id == last.id {
-        return !shown.phase.is_terminal();
+/// Whether `last` (from the journal) still has to be written. `published` is the status on the pod, `requested` the
+/// id of the request in its annotation.
+pub(super) fn is_missing(last: &Status, published: Option<&Status>, requested: Option<&str>) -> bool {
+    let Some(published) = published else { return true };
+    if published.id == last.id {
+        return !published.phase.is_terminal();
     }
     requested == Some(&last.id)
-        || last.finished_at > shown.finished_at.or(shown.started_at) && has_times(shown)
+        || last.finished_at > published.finished_at.or(published.started_at) && has_times(published)
 }
 
 /// False for a request that only waits: its status has no times, and it is younger than any status that has ended.
-fn has_times(shown: &Status) -> bool {
-    shown.finished_at.is_some() || shown.started_at.is_some()
+fn has_times(published: &Status) -> bool {
+    published.finished_at.is_some() || published.started_at.is_some()
 }
 
 /// Returns the final status of a request that was pending when a process died, and whose annotation was deleted
 /// before the next process started.
-pub(super) fn withdrawn(shown: Option<&Status>, requested: Option<&str>, now: Timestamp) -> Option<Status> {
-    let waits = shown.filter(|shown| shown.phase == Phase::Pending && requested.is_none())?;
+pub(super) fn withdrawn(
+    published: Option<&Status>,
+    requested: Option<&str>,
+    now: Timestamp,
+) -> Option<Status> {
+    let waits = published.filter(|published| published.phase == Phase::Pending && requested.is_none())?;
     let (reason, why) = (Withdrawal::Deleted.reason(), "the request was withdrawn while it waited");
     Some(report::not_begun(&waits.id, Phase::Cancelled, reason, &why, now))
 }
@@ -54,7 +58,7 @@ mod tests {
     fn an_answer_is_told_once_and_never_in_the_place_of_a_newer_one() {
         use Phase::{Failed, Pending, Refused, Running, Succeeded};
         let last = status("a", Succeeded, 100);
-        for (shown, requested, missing) in [
+        for (published, requested, missing) in [
             (None, Some("a"), true),
             (None, None, true),
             (Some(status("a", Running, 90)), Some("a"), true),
@@ -68,7 +72,11 @@ mod tests {
             (Some(status("b", Running, 200)), Some("b"), false),
             (Some(status("b", Pending, 0)), Some("b"), false),
         ] {
-            assert_eq!(is_missing(&last, shown.as_ref(), requested), missing, "{shown:?} {requested:?}");
+            assert_eq!(
+                is_missing(&last, published.as_ref(), requested),
+                missing,
+                "{published:?} {requested:?}"
+            );
         }
     }
 

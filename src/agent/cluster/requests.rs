@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::agent::cluster::answers::Answers;
 use crate::agent::cluster::gates::Gates;
 use crate::agent::cluster::metrics::Writes;
-use crate::agent::request_source::{Key, PodRequest, RequestSource, View};
+use crate::agent::request_source::{CurrentRequests, Key, PodRequest, RequestSource};
 use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::cluster::pod::Pod;
@@ -41,7 +41,7 @@ impl Watched {
 }
 
 impl RequestSource for Watched {
-    fn look(&mut self) -> Option<View> {
+    fn current(&mut self) -> Option<CurrentRequests> {
         if !self.pods.has_synced() {
             return None;
         }
@@ -49,7 +49,7 @@ impl RequestSource for Watched {
         let current = self.pods.is_current();
         self.answers.settle();
         let requests = self.pods.list().iter().filter_map(|pod| self.pod_request(pod)).collect();
-        Some(View { requests, current, unreadable: 0 })
+        Some(CurrentRequests { requests, current, unreadable: 0 })
     }
 
     async fn changed(&mut self) {
@@ -63,7 +63,7 @@ impl RequestSource for Watched {
         Key::from(pod)
     }
 
-    fn tend(&mut self, busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
-        self.gates.tend(busy)
+    fn maintain(&mut self, busy: &dyn Fn(&Key) -> bool) -> Option<Instant> {
+        self.gates.maintain(busy)
     }
 }

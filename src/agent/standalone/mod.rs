@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use crate::agent::request_source::{Key, RequestSource, StatusSink, View};
+use crate::agent::request_source::{CurrentRequests, Key, RequestSource, StatusSink};
 use crate::agent::standalone::pods_dir::PodsDir;
 use crate::api::pod_ref::PodRef;
 use crate::api::status::{Phase, Status};
@@ -53,13 +53,17 @@ impl Manifests {
 }
 
 impl RequestSource for Manifests {
-    fn look(&mut self) -> Option<View> {
+    fn current(&mut self) -> Option<CurrentRequests> {
         match self.pods.scan() {
             Ok(scan) => {
                 self.results.catch_up();
                 self.templates.fill(scan.templates);
                 self.report(scan.problems);
-                Some(View { requests: scan.requests, current: true, unreadable: self.problems.len() })
+                Some(CurrentRequests {
+                    requests: scan.requests,
+                    current: true,
+                    unreadable: self.problems.len(),
+                })
             }
             Err(error) => {
                 tracing::error!(%error, "the folder of manifests cannot be read");

@@ -36,12 +36,12 @@ const MAX_FILE: u64 = 1 << 20;
 pub(super) struct PodsDir {
     folder: PathBuf,
     hints: Arc<Notify>,
-    files: HashMap<PathBuf, Known>,
+    files: HashMap<PathBuf, CachedFile>,
 }
 
 /// The cached content of one file.
 #[derive(Debug)]
-struct Known {
+struct CachedFile {
     stamp: Stamp,
     /// False if the file was so young that it may have changed again without a change of its stamp.
     settled: bool,
@@ -124,11 +124,11 @@ impl PodsDir {
                 continue;
             }
             let stamp = Stamp::of(&meta);
-            let known = match self.files.remove(&path) {
-                Some(known) if known.stamp == stamp && known.settled => known,
+            let cached = match self.files.remove(&path) {
+                Some(cached) if cached.stamp == stamp && cached.settled => cached,
                 before => read(&path, stamp, before),
             };
-            seen.insert(path, known);
+            seen.insert(path, cached);
         }
         self.files = seen;
         Ok(self.together())
@@ -138,12 +138,12 @@ impl PodsDir {
         let mut scan = Scan::default();
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_unstable_by_key(|(path, _)| path.as_path());
-        for (path, known) in files {
+        for (path, cached) in files {
             let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if let Some(problem) = &known.problem {
+            if let Some(problem) = &cached.problem {
                 scan.problems.insert(file.clone(), problem.clone());
             }
-            for template in &known.templates {
+            for template in &cached.templates {
                 let (namespace, name) = (&template.metadata.namespace, &template.metadata.name);
                 let namespace = namespace.as_deref().filter(|text| !text.is_empty()).unwrap_or("default");
                 let name = name.as_deref().unwrap_or_default();
@@ -157,7 +157,7 @@ impl PodsDir {
                 }
                 scan.templates.insert(key, template.spec.clone());
             }
-            for pods_file in &known.requests {
+            for pods_file in &cached.requests {
                 let key =
                     Key { namespace: pods_file.namespace.clone(), name: pods_file.name.clone(), uid: None };
                 let request = match Request::parse(pods_file.request.as_deref()) {
@@ -177,28 +177,28 @@ impl PodsDir {
     }
 }
 
-fn read(path: &Path, stamp: Stamp, before: Option<Known>) -> Known {
+fn read(path: &Path, stamp: Stamp, before: Option<CachedFile>) -> CachedFile {
     let settled = stamp.is_settled();
     let text = if stamp.size > MAX_FILE {
         Err(format!("it is larger than {MAX_FILE} bytes"))
     } else {
         std::fs::read_to_string(path).map_err(|error| error.to_string())
     };
-    let (requests, templates) = before.map(|known| (known.requests, known.templates)).unwrap_or_default();
-    let kept = Known { stamp, settled, requests, templates, problem: None };
+    let (requests, templates) = before.map(|cached| (cached.requests, cached.templates)).unwrap_or_default();
+    let unchanged = CachedFile { stamp, settled, requests, templates, problem: None };
     let text = match text {
         Ok(text) => text,
-        Err(problem) => return Known { problem: Some(problem), ..kept },
+        Err(problem) => return CachedFile { problem: Some(problem), ..unchanged },
     };
     // An empty file is one that is about to be written.
     if text.trim().is_empty() {
-        return kept;
+        return unchanged;
     }
     let requests = PodEntry::parse(&text).map_err(|error| error.to_string());
     let templates = hook_manifest::read_all(&text).map_err(|error| format!("HookTemplate: {error}"));
     match (requests, templates) {
-        (Ok(requests), Ok(templates)) => Known { requests, templates, ..kept },
-        (Err(problem), _) => Known { problem: Some(problem), ..kept },
-        (Ok(requests), Err(problem)) => Known { requests, problem: Some(problem), ..kept },
+        (Ok(requests), Ok(templates)) => CachedFile { requests, templates, ..unchanged },
+        (Err(problem), _) => CachedFile { problem: Some(problem), ..unchanged },
+        (Ok(requests), Err(problem)) => CachedFile { requests, problem: Some(problem), ..unchanged },
     }
 }

@@ -53,7 +53,6 @@ impl Results {
         serde_json::from_slice(&std::fs::read(self.path(name)).ok()?).ok()
     }
 
-    /// Removes the status under `name`.
     pub(super) fn remove(&self, name: &str) {
         self.unwritten().remove(name);
         let _ = std::fs::remove_file(self.path(name));

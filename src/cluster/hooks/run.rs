@@ -237,9 +237,10 @@ impl Subject {
 /// The cached part of a run's metadata.
 fn outline(metadata: &ObjectMeta) -> ObjectMeta {
     let chosen = |map: &Option<BTreeMap<String, String>>, keys: &[&str]| {
-        let kept = map.iter().flatten();
-        let kept = kept.filter(|(key, value)| keys.contains(&key.as_str()) && value.len() <= LONGEST_VALUE);
-        Some(kept.map(|(key, value)| (key.clone(), value.clone())).collect())
+        let trimmed = map.iter().flatten();
+        let trimmed =
+            trimmed.filter(|(key, value)| keys.contains(&key.as_str()) && value.len() <= LONGEST_VALUE);
+        Some(trimmed.map(|(key, value)| (key.clone(), value.clone())).collect())
     };
     let short =
         |owner: &&OwnerReference| owner.kind.len() + owner.name.len() + owner.uid.len() <= LONGEST_VALUE;
@@ -306,17 +307,17 @@ mod tests {
         let status = json!({"phase": "Running", "message": much(), "metricResults": results});
         let object = json!({"metadata": metadata, "spec": spec, "status": status});
 
-        let kept: Summary = serde_json::from_value(object.clone()).unwrap();
-        assert!(format!("{kept:?}").len() < 8 << 10, "{kept:?}");
-        let phase = kept.status().unwrap().phase;
+        let trimmed: Summary = serde_json::from_value(object.clone()).unwrap();
+        assert!(format!("{trimmed:?}").len() < 8 << 10, "{trimmed:?}");
+        let phase = trimmed.status().unwrap().phase;
         assert_eq!(
-            (kept.node(), kept.runner(), phase),
+            (trimmed.node(), trimmed.runner(), phase),
             (Some("a"), Some("node/a"), Some(HookPhase::Running))
         );
-        assert!(kept.is_terminated() && kept.has_annotations() && !kept.is_approved());
+        assert!(trimmed.is_terminated() && trimmed.has_annotations() && !trimmed.is_approved());
         let subject = Subject { namespace: None, name: "web".to_owned() };
-        assert_eq!(kept.subject(), Some(&subject));
-        assert!(kept.bytes() > LARGEST_SPEC && kept.bytes() <= object.to_string().len());
+        assert_eq!(trimmed.subject(), Some(&subject));
+        assert!(trimmed.bytes() > LARGEST_SPEC && trimmed.bytes() <= object.to_string().len());
     }
 
     #[test]

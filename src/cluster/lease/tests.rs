@@ -6,8 +6,12 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn seen(holder: &str, changed: u64) -> Seen {
-    Seen { holder: holder.into(), duration: DURATION, changed: SECOND * u32::try_from(changed).unwrap() }
+fn seen(holder: &str, changed: u64) -> ObservedLease {
+    ObservedLease {
+        holder: holder.into(),
+        duration: DURATION,
+        changed: SECOND * u32::try_from(changed).unwrap(),
+    }
 }
 
 fn at(seconds: u64) -> Duration {
@@ -25,7 +29,7 @@ fn nobodys_lease_is_taken_and_somebodys_is_waited_for() {
     // The identity is ours, but the lease is not held: an earlier process had it.
     assert!(matches!(next_action(Some(&seen("a", 100)), "a", None, at(101)), LeaseAction::Wait(_)));
     // A holder that writes a shorter duration is given the full duration.
-    let hasty = Seen { duration: SECOND, ..seen("b", 100) };
+    let hasty = ObservedLease { duration: SECOND, ..seen("b", 100) };
     assert!(matches!(next_action(Some(&hasty), "a", None, at(105)), LeaseAction::Wait(_)));
 }
 
@@ -51,8 +55,8 @@ struct FakeServer {
 struct Candidate {
     name: &'static str,
     skew: Duration,
-    known: u64,
-    seen: Option<Seen>,
+    observed: u64,
+    seen: Option<ObservedLease>,
     held: Option<Duration>,
 }
 
@@ -60,10 +64,13 @@ impl Candidate {
     fn read(&mut self, server: &FakeServer, now: Duration) {
         if server.version == 0 {
             self.seen = None;
-        } else if self.seen.is_none() || self.known != server.version {
-            self.known = server.version;
-            self.seen =
-                Some(Seen { holder: server.holder.clone(), duration: DURATION, changed: now + self.skew });
+        } else if self.seen.is_none() || self.observed != server.version {
+            self.observed = server.version;
+            self.seen = Some(ObservedLease {
+                holder: server.holder.clone(),
+                duration: DURATION,
+                changed: now + self.skew,
+            });
         }
     }
 
@@ -83,8 +90,8 @@ impl Candidate {
             LeaseAction::Wait(_) | LeaseAction::Acquire | LeaseAction::Renew if !reaches => {}
             LeaseAction::Wait(_) => self.read(server, now),
             LeaseAction::Acquire | LeaseAction::Renew => {
-                let is_known = self.known == server.version;
-                if is_known {
+                let is_observed = self.observed == server.version;
+                if is_observed {
                     server.holder = self.name.to_owned();
                     server.version += 1;
                     self.held = Some(now + self.skew);
@@ -102,7 +109,7 @@ proptest! {
         skews in prop::array::uniform3(0u64..1_000_000),
         cuts in prop::collection::vec(prop::array::uniform3(prop::bool::weighted(0.6)), 10..60),
     ) {
-        let candidate = |(name, skew)| Candidate { name, skew: at(skew), known: 0, seen: None, held: None };
+        let candidate = |(name, skew)| Candidate { name, skew: at(skew), observed: 0, seen: None, held: None };
         let mut all: Vec<_> = ["a", "b", "c"].into_iter().zip(skews).map(candidate).collect();
         let mut server = FakeServer::default();
         let mut led = false;

@@ -16,7 +16,7 @@ use crate::cluster::pod::Place;
 use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Liveness, PullPolicy, RestartPolicy};
 
 /// The prefixes of the annotations that are cached.
-const KEPT: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
+const CACHED_PREFIXES: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
 
 #[derive(Deserialize)]
 pub(super) struct Pod {
@@ -42,7 +42,7 @@ struct Metadata {
 /// The annotations that are cached, and whether there were any at all.
 #[derive(Default)]
 struct Annotations {
-    kept: BTreeMap<String, String>,
+    cached: BTreeMap<String, String>,
     any: bool,
 }
 
@@ -282,7 +282,7 @@ impl From<Pod> for super::Pod {
                 uid: metadata.uid,
                 resource_version: metadata.resource_version,
                 deletion_timestamp: metadata.deletion_timestamp,
-                annotations: Some(metadata.annotations.kept),
+                annotations: Some(metadata.annotations.cached),
                 ..Default::default()
             },
         }
@@ -451,8 +451,8 @@ impl Volume {
 
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        struct Keep;
-        impl<'de> Visitor<'de> for Keep {
+        struct AnnotationsVisitor;
+        impl<'de> Visitor<'de> for AnnotationsVisitor {
             type Value = Annotations;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -463,8 +463,8 @@ impl<'de> Deserialize<'de> for Annotations {
                 let mut annotations = Annotations::default();
                 while let Some(key) = map.next_key::<String>()? {
                     annotations.any = true;
-                    if KEPT.iter().any(|prefix| key.starts_with(prefix)) {
-                        annotations.kept.insert(key, map.next_value()?);
+                    if CACHED_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
+                        annotations.cached.insert(key, map.next_value()?);
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
@@ -472,7 +472,7 @@ impl<'de> Deserialize<'de> for Annotations {
                 Ok(annotations)
             }
         }
-        input.deserialize_map(Keep)
+        input.deserialize_map(AnnotationsVisitor)
     }
 }
 

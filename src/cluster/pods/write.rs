@@ -52,7 +52,8 @@ impl NodePods {
         let text = text(&doing, status)?;
         self.write(&doing, pod, |seen| {
             if seen.is_mirror() {
-                let message = "it is a static pod: its image stands in its manifest on the node".to_owned();
+                let message =
+                    "the pod is a static pod: change the image in its manifest on the node".to_owned();
                 return Fit::Never(Class::Final, message);
             }
             let Some((place, image)) = seen.place(container) else {
@@ -96,11 +97,11 @@ impl NodePods {
         let body = json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } });
         match self.server.change(&doing, &pod.namespace, &pod.name, &Change::Status(body)).await {
             Ok(pod) => {
-                self.learn(pod);
+                self.upsert(pod);
                 Ok(())
             }
             Err(error) if error.is_test_failed() => {
-                self.look(&doing, pod).await?;
+                self.fetch(&doing, pod).await?;
                 Err(error)
             }
             Err(error) => Err(error),
@@ -132,7 +133,7 @@ impl NodePods {
     pub async fn pull_credentials(&self, pod: &PodRef) -> Result<Vec<Credential>, Error> {
         let seen = match self.get(pod) {
             Some(seen) => seen,
-            None => std::sync::Arc::new(self.look(&format!("reading the secrets of pod {pod}"), pod).await?),
+            None => std::sync::Arc::new(self.fetch(&format!("reading the secrets of pod {pod}"), pod).await?),
         };
         let mut found = Vec::new();
         for name in seen.pull_secrets() {
@@ -150,8 +151,8 @@ impl NodePods {
     /// # Errors
     /// `Gone` if the pod does not exist, or another pod has its name.
     pub async fn reread(&self, pod: &PodRef) -> Result<(), Error> {
-        let seen = self.look(&format!("reading pod {pod}"), pod).await?;
-        self.learn(seen);
+        let seen = self.fetch(&format!("reading pod {pod}"), pod).await?;
+        self.upsert(seen);
         Ok(())
     }
 
@@ -163,35 +164,35 @@ impl NodePods {
         if let Some(Fit::Write(change)) = self.get(pod).map(|seen| fit(&seen)) {
             match server.change(doing, &pod.namespace, &pod.name, &change).await {
                 Ok(pod) => {
-                    self.learn(pod);
+                    self.upsert(pod);
                     return Ok(());
                 }
                 Err(error) if error.is_test_failed() => {}
                 Err(error) => return Err(error),
             }
         }
-        let seen = self.look(doing, pod).await?;
+        let seen = self.fetch(doing, pod).await?;
         match fit(&seen) {
             Fit::Done => {
-                self.learn(seen);
+                self.upsert(seen);
                 Ok(())
             }
             Fit::Never(class, message) => Err(Error::own(doing, class, message)),
             Fit::Write(change) => {
                 let pod = server.change(doing, &pod.namespace, &pod.name, &change).await?;
-                self.learn(pod);
+                self.upsert(pod);
                 Ok(())
             }
         }
     }
 
     /// Reads the pod, and checks that it is still the same one.
-    async fn look(&self, doing: &str, pod: &PodRef) -> Result<Pod, Error> {
+    async fn fetch(&self, doing: &str, pod: &PodRef) -> Result<Pod, Error> {
         let seen = self.server.pod(&pod.namespace, &pod.name).await?;
         if seen.reference() == *pod {
             return Ok(seen);
         }
-        let message = "it is gone; another pod has its name now".to_owned();
+        let message = "the pod does not exist any more; another pod has its name".to_owned();
         Err(Error::own(doing, Class::Gone, message))
     }
 

@@ -80,7 +80,7 @@ async fn follow<T: Cached>(shared: &Shared<T>) {
         absent: false,
     };
     loop {
-        let ended = follower.hear().await;
+        let ended = follower.follow_once().await;
         shared.set_current(false);
         follower.ended(ended);
         sleep(if follower.absent { UNTIL_INSTALLED } else { pause(follower.failures) }).await;
@@ -90,7 +90,7 @@ async fn follow<T: Cached>(shared: &Shared<T>) {
 
 impl<T: Cached> Follower<'_, T> {
     /// One watch, after a list if there is no version to continue from. Returns when the watch has ended.
-    async fn hear(&mut self) -> Result<(), Error> {
+    async fn follow_once(&mut self) -> Result<(), Error> {
         let server = &self.shared.server;
         if self.version.is_none() {
             let mut listed = self.list().await;
@@ -100,7 +100,7 @@ impl<T: Cached> Follower<'_, T> {
                 server.set_older(group, !older);
                 listed = self.list().await;
             }
-            self.learn_absence(listed.as_ref().err());
+            self.record_absence(listed.as_ref().err());
             if self.absent {
                 self.shared.replace(Vec::new());
                 return Ok(());
@@ -126,7 +126,7 @@ impl<T: Cached> Follower<'_, T> {
                     self.advance(object.resource_version());
                     self.shared.remove(&object.key(), object.uid().as_deref());
                 }
-                WatchEvent::Bookmark(mark) => self.advance(Some(mark.metadata.resource_version)),
+                WatchEvent::Bookmark(bookmark) => self.advance(Some(bookmark.metadata.resource_version)),
                 WatchEvent::Error(status) => {
                     let doing = format!("watching {}", self.selection.what);
                     return Err(Error::of(&doing, kube::Error::Api(status)));
@@ -141,8 +141,8 @@ impl<T: Cached> Follower<'_, T> {
         let server = &self.shared.server;
         self.selection.version = T::OLDER.filter(|_| server.is_older(&T::group(&())));
         let mut quota = Quota::default();
-        let kept = |object: &T| quota.admits(&T::kind(&()), object.share());
-        server.list_of_age(&self.selection, &self.age(), kept).await
+        let admits = |object: &T| quota.admits(&T::kind(&()), object.share());
+        server.list_of_age(&self.selection, &self.age(), admits).await
     }
 
     /// How old the next list may be. An older state than the one already seen would look like a change.
@@ -164,24 +164,24 @@ impl<T: Cached> Follower<'_, T> {
         self.opened = Some(Instant::now());
         self.shared.set_current(true);
         if std::mem::take(&mut self.reported) {
-            tracing::info!("the API server is heard again about {}", self.shared.selection.what);
+            tracing::info!("the watch of {} is connected again", self.shared.selection.what);
         }
     }
 
     /// A kind that the API server does not have is not a failure, because its definition may be installed later.
     /// Logged once.
-    fn learn_absence(&mut self, error: Option<&Error>) {
+    fn record_absence(&mut self, error: Option<&Error>) {
         let absent = error.is_some_and(|error| error.class() == Class::Gone);
         if absent != std::mem::replace(&mut self.absent, absent) {
             let what = &self.shared.selection.what;
             if absent {
                 tracing::warn!(
-                    "there can be no {what}: the API server does not know the kind {}. Apply what `inplace crds` prints; \
-                     it is looked for every minute",
+                    "{what} are not watched: the API server does not have the kind {}. Apply the output of `inplace crds`; \
+                     the API server is asked again every minute",
                     T::kind(&())
                 );
             } else {
-                tracing::info!("there can be {what} now");
+                tracing::info!("{what} are watched: the API server has their kind now");
             }
         }
     }
@@ -205,7 +205,7 @@ impl<T: Cached> Follower<'_, T> {
         // The first failure may be a server that restarts, so only a repeated failure is logged.
         if self.failures > 0 && !std::mem::replace(&mut self.reported, true) {
             let what = &self.shared.selection.what;
-            tracing::warn!("the API server is not heard about {what}: {}", chain(&error));
+            tracing::warn!("the watch of {what} is not connected, retrying: {}", chain(&error));
         }
     }
 }

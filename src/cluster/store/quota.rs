@@ -23,19 +23,19 @@ impl Quota {
     /// Counts an object of this kind; false if it must not be cached.
     pub(super) fn admits(&mut self, kind: &str, share: Option<Share>) -> bool {
         let Some(Share { namespace, bytes, most }) = share else { return true };
-        let kept = self.bytes.get(&namespace).copied().unwrap_or_default();
-        if kept.saturating_add(bytes) > most {
+        let used = self.bytes.get(&namespace).copied().unwrap_or_default();
+        if used.saturating_add(bytes) > most {
             if !self.full.contains(&namespace) {
                 tracing::warn!(
-                    "namespace {namespace} has more {kind}s than are kept of one namespace ({} KiB): the others are \
-                     left alone",
+                    "namespace {namespace} has more {kind}s than the cache holds of one namespace ({} KiB): the others are \
+                     ignored",
                     most >> 10
                 );
                 self.full.insert(namespace);
             }
             return false;
         }
-        self.bytes.insert(namespace, kept + bytes);
+        self.bytes.insert(namespace, used + bytes);
         true
     }
 
@@ -43,9 +43,9 @@ impl Quota {
     pub(super) fn give_back(&mut self, share: Option<Share>) {
         let Some(Share { namespace, bytes, .. }) = share else { return };
         self.full.remove(&namespace);
-        if let Some(kept) = self.bytes.get_mut(&namespace) {
-            *kept = kept.saturating_sub(bytes);
-            if *kept == 0 {
+        if let Some(used) = self.bytes.get_mut(&namespace) {
+            *used = used.saturating_sub(bytes);
+            if *used == 0 {
                 self.bytes.remove(&namespace);
             }
         }
@@ -69,6 +69,6 @@ mod tests {
         quota.give_back(share("shop", 60));
         assert!(quota.admits("Thing", share("shop", 60)));
         quota.give_back(share("other", 100));
-        assert!(!quota.bytes.contains_key("other"), "nothing is kept of what is gone");
+        assert!(!quota.bytes.contains_key("other"), "nothing is used of what is gone");
     }
 }

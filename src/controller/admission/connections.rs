@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 /// At most one log line in this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// All open connections.
 pub(super) struct Connections {
     most: usize,
     state: Mutex<State>,
@@ -35,7 +34,7 @@ struct State {
 
 struct Open {
     from: IpAddr,
-    asks: Asks,
+    activity: Activity,
     close: CancellationToken,
 }
 
@@ -45,16 +44,16 @@ pub(super) struct Connection {
     number: u64,
     /// Cancelled to close the connection.
     pub(super) close: CancellationToken,
-    pub(super) asks: Asks,
+    pub(super) activity: Activity,
 }
 
 /// True while a complete request on the connection is being answered.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asks(Arc<AtomicBool>);
+pub(super) struct Activity(Arc<AtomicBool>);
 
 /// A request that is being answered, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Asking(Asks);
+pub(super) struct ActiveRequest(Activity);
 
 impl Connections {
     pub(super) fn new(most: usize) -> Self {
@@ -68,19 +67,19 @@ impl Connections {
             self.closed.inc();
             if state.warned.is_none_or(|at| at.elapsed() >= PAUSE) {
                 state.warned = Some(Instant::now());
-                tracing::warn!(%from, open = self.most, "too many connections to the webhook: those on which nothing is asked are closed");
+                tracing::warn!(%from, open = self.most, "too many connections to the webhook: idle ones are closed");
             }
             let number = state.idle_of_the_most_present()?;
             if let Some(open) = state.open.remove(&number) {
                 open.close.cancel();
             }
         }
-        let (close, asks) = (CancellationToken::new(), Asks::default());
+        let (close, activity) = (CancellationToken::new(), Activity::default());
         let number = state.next;
         state.next += 1;
-        state.open.insert(number, Open { from, asks: asks.clone(), close: close.clone() });
+        state.open.insert(number, Open { from, activity: activity.clone(), close: close.clone() });
         drop(state);
-        Some(Connection { all: Arc::clone(self), number, close, asks })
+        Some(Connection { all: Arc::clone(self), number, close, activity })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -94,21 +93,21 @@ impl State {
         for open in self.open.values() {
             *present.entry(open.from).or_default() += 1;
         }
-        let idle = self.open.iter().filter(|(_, open)| !open.asks.0.load(Ordering::Relaxed));
+        let idle = self.open.iter().filter(|(_, open)| !open.activity.0.load(Ordering::Relaxed));
         // Among equals, the oldest.
         let chosen = idle.rev().max_by_key(|(_, open)| present[&open.from]);
         chosen.map(|(number, _)| *number)
     }
 }
 
-impl Asks {
-    pub(super) fn begin(&self) -> Asking {
+impl Activity {
+    pub(super) fn begin(&self) -> ActiveRequest {
         self.0.store(true, Ordering::Relaxed);
-        Asking(self.clone())
+        ActiveRequest(self.clone())
     }
 }
 
-impl Drop for Asking {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.0.0.store(false, Ordering::Relaxed);
     }
@@ -133,7 +132,7 @@ mod tests {
         let all = Arc::new(Connections::new(4));
         let server = all.admit(address(1)).unwrap();
         let crowd: Vec<_> = (0..3).map(|_| all.admit(address(2)).unwrap()).collect();
-        let asking = crowd[0].asks.begin();
+        let active = crowd[0].activity.begin();
         let next = all.admit(address(3)).unwrap();
         // The closed one is the oldest idle connection of the address with three.
         let closed: Vec<_> = crowd.iter().map(|one| one.close.is_cancelled()).collect();
@@ -141,9 +140,9 @@ mod tests {
         assert!(!server.close.is_cancelled() && !next.close.is_cancelled());
         assert_eq!(all.closed.get(), 1);
         // While requests are under way on all, none is admitted; a closed connection frees its place.
-        let all_ask = [&server, &crowd[2], &next].map(|one| one.asks.begin());
+        let all_ask = [&server, &crowd[2], &next].map(|one| one.activity.begin());
         assert!(all.admit(address(4)).is_none());
-        drop((all_ask, asking));
+        drop((all_ask, active));
         drop(server);
         assert!(all.admit(address(4)).is_some());
         assert_eq!(all.state().open.len(), 3);

@@ -10,7 +10,7 @@
 //! ```text
 //!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, hook::check
 //!                   ▲ tls, body,          ├──▶ rights ────▶ SubjectAccessReviews
-//!                   │ connections         ├──▶ guard ─────▶ workload::guard ──▶ HookRuns
+//!                   │ connections         ├──▶ guard ─────▶ guard ──▶ HookRuns
 //!                   │                     └──▶ gate
 //!                   └── renewal: made by certificate, stored in the Secret, trusted through the configurations
 //! ```
@@ -45,7 +45,7 @@ use connections::Connections;
 use guard::{Guard, GuardTerms};
 use renewal::{CertificateRenewal, Source};
 use rights::{Accounts, Rights};
-use serve::Judges;
+use serve::Handlers;
 use served_certificate::ServedCertificate;
 use tls::Tls;
 
@@ -63,53 +63,54 @@ pub(super) async fn lead(webhooks: Option<Webhooks>, stop: CancellationToken) {
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Webhooks")]
 pub struct WebhookArgs {
-    /// Address for the admission webhooks over HTTPS, as 0.0.0.0:9443 [default: none are served]
+    /// Address for the admission webhooks over HTTPS, for example 0.0.0.0:9443 [default: no webhooks]
     #[arg(long, env = "INPLACE_WEBHOOK_LISTEN", value_name = "ADDRESS")]
     pub webhook_listen: Option<SocketAddr>,
-    /// Names in the certificate, beside that of the Service inplace-webhook: for a configuration by URL
+    /// Names in the certificate, in addition to that of the Service inplace-webhook: for a webhook configuration by URL
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub webhook_names: Vec<String>,
-    /// A certificate chain of your own (PEM), read again when it changes; without one it is made and renewed here
+    /// Certificate chain (PEM), read again when it changes [default: the controller creates and renews a certificate]
     #[arg(long, value_name = "FILE", requires = "webhook_key")]
     pub webhook_cert: Option<PathBuf>,
-    /// Its key (PEM)
+    /// Private key of --webhook-cert (PEM)
     #[arg(long, value_name = "FILE", requires = "webhook_cert")]
     pub webhook_key: Option<PathBuf>,
-    /// Authorities (PEM) of the certificates by which API servers authenticate themselves: nobody else may connect. Read again
-    /// when it changes. The API server needs its certificate in a kubeconfig (--admission-control-config-file) [default: anybody]
+    /// Certificate authorities (PEM): only clients with a certificate of one of them may connect. Read again when it changes. The
+    /// API server needs its client certificate in a kubeconfig (--admission-control-config-file) [default: any client]
     #[arg(long, value_name = "FILE")]
     pub webhook_client_ca: Option<PathBuf>,
-    /// The user that controllers write as [default: system:serviceaccount:NAMESPACE:inplace-controller]
+    /// User name of the controller at the API server [default: system:serviceaccount:NAMESPACE:inplace-controller]
     #[arg(long, value_name = "USER")]
     pub controller_user: Option<String>,
-    /// The user that agents write as [default: system:serviceaccount:NAMESPACE:inplace-agent]
+    /// User name of the agents at the API server [default: system:serviceaccount:NAMESPACE:inplace-agent]
     #[arg(long, value_name = "USER")]
     pub agent_user: Option<String>,
-    /// Whom the delete guard holds
+    /// The users that the delete guard does not exempt, and the limits of the guard
     #[command(flatten)]
     pub guard: GuardArgs,
 }
 
-/// Whom the delete guard holds.
+/// Which users the delete guard exempts, and its limits.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Delete guard")]
 pub struct GuardArgs {
-    /// Users whom it does not hold. The scheduler deletes for a pod of a higher priority, which a label of a lower one must not
-    /// stop. Empty: it holds everybody
+    /// Users that the delete guard exempts. The scheduler deletes pods for a pod of a higher priority, and a label on a pod of a
+    /// lower priority must not prevent that. Empty: no user is exempt
     #[arg(long, value_name = "USER,...", value_delimiter = ',', default_value = SCHEDULER)]
     pub guard_exempt_users: Vec<String>,
-    /// Groups whom it does not hold, as system:masters
+    /// Groups that the delete guard exempts, for example system:masters
     #[arg(long, value_name = "GROUP,...", value_delimiter = ',')]
     pub guard_exempt_groups: Vec<String>,
-    /// A pod is held for so long at most from when its deletion was first refused, as 6h [default: until its hook has succeeded]
+    /// Longest time for which the deletion of a pod is refused, from the first refusal on, for example 6h [default: until its hook
+    /// has succeeded]
     #[arg(long, value_name = "DURATION", value_parser = longest)]
     pub guard_longest_hold: Option<SignedDuration>,
-    /// A pod's label counts only in a Namespace that has it too
+    /// Guard a pod with the label only if its Namespace has the label, too
     #[arg(long)]
     pub guard_labelled_namespaces_only: bool,
 }
 
-/// The user that the guard does not hold by default.
+/// The user that the guard exempts by default.
 const SCHEDULER: &str = "system:kube-scheduler";
 
 impl Default for GuardArgs {
@@ -124,15 +125,15 @@ impl Default for GuardArgs {
 }
 
 fn longest(text: &str) -> Result<SignedDuration, String> {
-    let parsed: SignedDuration = text.parse().map_err(|error| format!("no duration: {error}"))?;
-    if parsed > SignedDuration::ZERO { Ok(parsed) } else { Err("it must be more than 0".to_owned()) }
+    let parsed: SignedDuration = text.parse().map_err(|error| format!("not a duration: {error}"))?;
+    if parsed > SignedDuration::ZERO { Ok(parsed) } else { Err("must be more than 0".to_owned()) }
 }
 
 /// The webhooks of one process. Clones share the same certificate and limits.
 #[derive(Clone)]
 pub struct Webhooks {
     renewal: CertificateRenewal,
-    judges: Judges,
+    handlers: Handlers,
     connections: Arc<Connections>,
     client_ca: Option<PathBuf>,
 }
@@ -161,7 +162,7 @@ impl Webhooks {
             longest_hold: args.guard.guard_longest_hold,
             labelled_namespaces_only: args.guard.guard_labelled_namespaces_only,
         };
-        let judges = Judges {
+        let handlers = Handlers {
             guard: Guard::new(server.clone(), guard),
             rights: Rights {
                 server: server.clone(),
@@ -179,7 +180,7 @@ impl Webhooks {
                 terms,
                 served_certificate,
             },
-            judges,
+            handlers,
             connections: Arc::new(Connections::new(serve::CONNECTIONS)),
             client_ca: args.webhook_client_ca.clone(),
         }
@@ -187,7 +188,7 @@ impl Webhooks {
 
     /// Registers the metrics of the webhooks in `registry`.
     pub fn register(&self, registry: &mut Registry) {
-        let help = "Connections to the webhooks that were closed, or not let in, because there were too many";
+        let help = "Connections to the webhooks that were closed or rejected because there were too many";
         registry.register("webhook_connections_closed", help, self.connections.closed.clone());
     }
 
@@ -199,9 +200,9 @@ impl Webhooks {
         let served_certificate = Arc::clone(&self.renewal.served_certificate);
         let tls =
             Arc::new(Tls::new(served_certificate, self.client_ca.clone()).map_err(std::io::Error::other)?);
-        let (connections, judges) = (Arc::clone(&self.connections), self.judges.clone());
+        let (connections, handlers) = (Arc::clone(&self.connections), self.handlers.clone());
         tokio::join!(
-            serve::run(listener, Arc::clone(&tls), connections, judges, stop.clone()),
+            serve::run(listener, Arc::clone(&tls), connections, handlers, stop.clone()),
             self.renewal.follow(&tls, &stop)
         );
         Ok(())
@@ -210,7 +211,7 @@ impl Webhooks {
     /// Runs what only the leader does, until `stop`: creates and rotates the certificates, and repeats deletions
     /// for clients that send them to the guard only once.
     pub async fn lead(&self, stop: &CancellationToken) {
-        tokio::join!(self.renewal.lead(stop), guard::finish::run(&self.judges.guard, stop));
+        tokio::join!(self.renewal.lead(stop), guard::finish::run(&self.handlers.guard, stop));
     }
 
     /// Whether reviews can be answered.

@@ -25,7 +25,7 @@ pub const CONFIGURATION: &str = "inplace";
 /// The `MutatingWebhookConfiguration`, which exists only where it was installed.
 pub const GATE_CONFIGURATION: &str = "inplace-readiness-gate";
 /// Interval of reads while there is no certificate to serve.
-const HURRY: Duration = Duration::from_secs(1);
+const POLL_UNTIL_SERVED: Duration = Duration::from_secs(1);
 
 /// The source of the certificates.
 #[derive(Clone, Debug)]
@@ -68,8 +68,11 @@ impl CertificateRenewal {
         while !stop.is_cancelled() {
             let taken = self.take_up().await;
             report(&mut reported, taken.and_then(|()| tls.refresh().map_err(Error::from)));
-            let pause =
-                if self.served_certificate.is_there() { self.terms.look } else { HURRY.min(self.terms.look) };
+            let pause = if self.served_certificate.is_there() {
+                self.terms.poll
+            } else {
+                POLL_UNTIL_SERVED.min(self.terms.poll)
+            };
             rest(pause, stop).await;
         }
     }
@@ -80,7 +83,7 @@ impl CertificateRenewal {
                 let secret = self.server.secret(&self.namespace, SECRET).await?;
                 // If the Secret is empty, the leader will make a certificate.
                 if let Some(stored) = StoredCertificates::read(&secret) {
-                    self.served_certificate.show(&stored.serving.cert, &stored.serving.key)?;
+                    self.served_certificate.serve(&stored.serving.cert, &stored.serving.key)?;
                 }
             }
             Source::Files { cert, key } => {
@@ -88,7 +91,7 @@ impl CertificateRenewal {
                     let path = path.clone();
                     std::fs::read_to_string(&path).map_err(|source| Error::File { path, source })
                 };
-                self.served_certificate.show(&read(cert)?, &read(key)?)?;
+                self.served_certificate.serve(&read(cert)?, &read(key)?)?;
             }
         }
         Ok(())
@@ -101,7 +104,7 @@ impl CertificateRenewal {
         while !stop.is_cancelled() {
             report(&mut reported, self.renew(names, &mut trusted).await);
             // The steps need no finer interval.
-            rest(self.terms.look.min(self.terms.settle), stop).await;
+            rest(self.terms.poll.min(self.terms.settle), stop).await;
         }
     }
 
@@ -110,15 +113,15 @@ impl CertificateRenewal {
         let secret = self.server.secret(&self.namespace, SECRET).await?;
         // A certificate that cannot be served counts as missing.
         let usable = |stored: &StoredCertificates| {
-            self.served_certificate.show(&stored.serving.cert, &stored.serving.key).is_ok()
+            self.served_certificate.serve(&stored.serving.cert, &stored.serving.key).is_ok()
         };
         let (stored, now) = (StoredCertificates::read(&secret).filter(usable), clock::now());
-        let known = trusted
+        let trusted_for = trusted
             .as_ref()
             .filter(|(bundle, _)| stored.as_ref().map(StoredCertificates::trust).as_ref() == Some(bundle));
-        let known = known.map(|(_, since)| since.elapsed());
+        let trusted_for = trusted_for.map(|(_, since)| since.elapsed());
         let make = || certificate::make(names, now, self.terms.lifetime);
-        let step = step(stored.as_ref(), names, known, now, &self.terms);
+        let step = step(stored.as_ref(), names, trusted_for, now, &self.terms);
         let next = match (step, stored) {
             (Step::Make, _) | (_, None) => StoredCertificates::first(names, make()?),
             (Step::Announce, Some(stored)) => stored.announced(make()?),
@@ -127,8 +130,8 @@ impl CertificateRenewal {
         };
         // The observed version is the precondition: of two processes that both believe to lead, one is refused.
         self.server.replace_secret(&next.write(secret)).await?;
-        tracing::info!(?step, until = %next.serving.until, "the webhook's certificate");
-        self.served_certificate.show(&next.serving.cert, &next.serving.key)?;
+        tracing::info!(?step, until = %next.serving.until, "stored the webhook's certificate");
+        self.served_certificate.serve(&next.serving.cert, &next.serving.key)?;
         self.trust(&next, trusted).await
     }
 
@@ -157,7 +160,7 @@ impl CertificateRenewal {
             Err(error) if error.class() == Class::Gone => {}
             Err(error) => return Err(error.into()),
         }
-        if trusted.as_ref().is_none_or(|(known, _)| *known != bundle) {
+        if trusted.as_ref().is_none_or(|(last, _)| *last != bundle) {
             *trusted = Some((bundle, Instant::now()));
         }
         Ok(())
@@ -168,7 +171,7 @@ impl CertificateRenewal {
 fn report(reported: &mut String, done: Result<(), Error>) {
     let now = done.err().map(|error| chain(&error)).unwrap_or_default();
     if now != *reported && !now.is_empty() {
-        tracing::warn!("the webhook's certificate: {now}");
+        tracing::warn!("the webhook's certificate cannot be renewed or served: {now}");
     }
     *reported = now;
 }

@@ -75,21 +75,21 @@ struct Object<S> {
 
 /// The fields of a HookRun that a user may have set.
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Marked {
+struct WrittenRun {
     #[serde(default)]
-    metadata: Marks,
+    metadata: WrittenMetadata,
     /// An API server with the status subresource removes the status before it sends the review.
     #[serde(default)]
     status: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Marks {
+struct WrittenMetadata {
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
 }
 
-impl Marked {
+impl WrittenRun {
     fn get(&self, place: Place, key: &str) -> Option<&str> {
         let all = match place {
             Place::Label => &self.metadata.labels,
@@ -137,13 +137,13 @@ impl Rights {
         let (kind, by) = (&kind.kind, user_info.printable());
         if self.api_server_only {
             return format!(
-                "user {by} may not {lacking} in namespace {namespace}, which writing this {kind} amounts to: whoever writes \
-                 it needs that right"
+                "user {by} may not {lacking} in namespace {namespace}: writing this {kind} requires that right, because it \
+                 amounts to it"
             );
         }
         let needed: Vec<_> = needed.iter().map(ToString::to_string).collect();
         format!(
-            "user {by} may not write this {kind}: whoever writes it needs the rights that it amounts to in namespace \
+            "user {by} may not write this {kind}: writing it requires the rights that it amounts to in namespace \
              {namespace}: {}",
             needed.join(", ")
         )
@@ -154,7 +154,7 @@ impl Rights {
         if self.api_server_only {
             return format!("whether {by} may write this cannot be determined now: {why}. Try again");
         }
-        tracing::debug!(namespace = asked.namespace, by, "a user's rights are not known: {why}");
+        tracing::debug!(namespace = asked.namespace, by, "the rights of a user cannot be determined: {why}");
         format!(
             "whether {by} may write this cannot be determined now: the API server does not answer. Try again"
         )
@@ -184,13 +184,14 @@ fn needed(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
 }
 
 fn of_run(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, String> {
-    let new = asked.new_as::<Marked>().map_err(|error| format!("metadata: it cannot be read: {error}"))?;
-    let old = asked.old_as::<Marked>().unwrap_or_default();
+    let new =
+        asked.new_as::<WrittenRun>().map_err(|error| format!("metadata: cannot be decoded: {error}"))?;
+    let old = asked.old_as::<WrittenRun>().unwrap_or_default();
     let by = asked.user_info.printable();
     let differs = |place: Place, key: &str| old.get(place, key) != new.get(place, key);
     if let Some((_, key)) = OF_CONTROLLER.iter().find(|(place, key)| differs(*place, key)) {
         return Err(format!(
-            "metadata: {key} is set on a HookRun by the controller ({}) alone, not by {by}",
+            "metadata: {key} may be set on a HookRun only by the controller ({}), not by {by}",
             accounts.controller
         ));
     }
@@ -200,17 +201,17 @@ fn of_run(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
     if asked.user_info.username != accounts.agent {
         let what = if other_operation {
             format!(
-                "metadata: {} is set on a HookRun by the agents ({}) alone",
+                "metadata: {} may be set on a HookRun only by the agents ({})",
                 annotation::OPERATION,
                 accounts.agent
             )
         } else if creates && new.get(Place::Annotation, annotation::APPROVE).is_some() {
             format!(
-                "metadata: {}: a HookRun is approved when it is there, not when it is made",
+                "metadata: {}: create the HookRun without this annotation, and approve it after that",
                 annotation::APPROVE
             )
         } else if creates && new.status.is_some() {
-            "status: a HookRun has none when it is made".to_owned()
+            "status: a HookRun must be created without a status".to_owned()
         } else {
             String::new()
         };
@@ -225,13 +226,13 @@ fn of_run(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
         });
     }
     // An agent creates HookRuns only to publish a hook of an operation. No runner executes these.
-    let shows = new.get(Place::Label, annotation::OPERATION).is_some();
+    let of_operation = new.get(Place::Label, annotation::OPERATION).is_some();
     let what = if differs(Place::Annotation, annotation::APPROVE) {
-        "an agent approves no HookRun"
-    } else if creates && !shows {
-        "an agent makes HookRuns of its own operations only"
+        "an agent must not approve a HookRun"
+    } else if creates && !of_operation {
+        "an agent may create HookRuns only for its own operations"
     } else if !creates && (other_operation || other_runner || !is_same::<HookRunSpec>(asked, |_| {})) {
-        "an agent changes neither what a HookRun measures nor where"
+        "an agent must not change the spec, the node or the operation of a HookRun"
     } else {
         return Ok(BTreeSet::new());
     };

@@ -6,7 +6,7 @@
 //! at a moment at which no request is under way on it:
 //!
 //! ```text
-//!  stop ──▶ each answer is the last of its connection ──EASE──▶ idle ones are closed ──FAREWELL──▶ accepting ends
+//!  stop ──▶ each answer is the last of its connection ──DRAIN──▶ idle ones are closed ──LATE_CLIENTS──▶ accepting ends
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::controller::admission::body::Memory;
 use crate::controller::admission::bounded::Unreadable;
-use crate::controller::admission::connections::{Asks, Connection, Connections};
+use crate::controller::admission::connections::{Activity, Connection, Connections};
 use crate::controller::admission::guard::Guard;
 use crate::controller::admission::review::{self, Answer, Refusal};
 use crate::controller::admission::rights::Rights;
@@ -51,10 +51,10 @@ const HEADER: Duration = Duration::from_secs(100);
 /// Most bytes that are buffered of a connection that sends its headers slowly.
 const HEADER_BYTES: usize = 64 << 10;
 /// For this long after the stop, a connection in use is closed with its next answer.
-const EASE: Duration = Duration::from_secs(7);
+const DRAIN: Duration = Duration::from_secs(7);
 /// After that, new clients are accepted for this long: the packet that closes a connection may be lost and sent
 /// again, and the API server's side observes the stop a moment later, on a busy machine some seconds later.
-const FAREWELL: Duration = Duration::from_secs(5);
+const LATE_CLIENTS: Duration = Duration::from_secs(5);
 /// Time limit for the answers that are still under way then.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -62,18 +62,18 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 struct Client {
     from: IpAddr,
-    asks: Asks,
+    activity: Activity,
 }
 
 /// The parts that answer reviews.
 #[derive(Clone)]
-pub(super) struct Judges {
+pub(super) struct Handlers {
     pub(super) guard: Guard,
     pub(super) rights: Rights,
     pub(super) memory: Memory,
 }
 
-impl Judges {
+impl Handlers {
     /// Reads the review in `request` and answers it by `judge`.
     async fn answer(
         &self,
@@ -86,7 +86,7 @@ impl Judges {
             // The rest of the body is not read, so the connection cannot be used again.
             Err(status) => return (status, [(header::CONNECTION, "close")], "").into_response(),
         };
-        let _asking = client.asks.begin();
+        let _active = client.activity.begin();
         let asked = match review::read(body.bytes.clone()) {
             Ok(asked) => asked,
             Err(error) => {
@@ -116,25 +116,26 @@ impl Judges {
 }
 
 /// The paths. A new webhook needs a line here and an entry in the manifests' configuration.
-fn router(judges: Judges) -> Router {
+fn router(handlers: Handlers) -> Router {
     let validate =
-        async |State(judges): State<Judges>, Extension(client): Extension<Client>, request: Request| {
-            judges
-                .answer(&client, request, async |judges: &Judges, asked: &review::Request| {
-                    judges.validate(asked).await
+        async |State(handlers): State<Handlers>, Extension(client): Extension<Client>, request: Request| {
+            handlers
+                .answer(&client, request, async |handlers: &Handlers, asked: &review::Request| {
+                    handlers.validate(asked).await
                 })
                 .await
         };
-    let gate = async |State(judges): State<Judges>,
-                      Extension(client): Extension<Client>,
-                      request: Request| {
-        judges.answer(&client, request, async |_: &Judges, asked: &review::Request| gate::judge(asked)).await
-    };
+    let gate =
+        async |State(handlers): State<Handlers>, Extension(client): Extension<Client>, request: Request| {
+            handlers
+                .answer(&client, request, async |_: &Handlers, asked: &review::Request| gate::judge(asked))
+                .await
+        };
     let guard =
-        async |State(judges): State<Judges>, Extension(client): Extension<Client>, request: Request| {
-            judges
-                .answer(&client, request, async |judges: &Judges, asked: &review::Request| {
-                    judges.guard.judge(asked).await
+        async |State(handlers): State<Handlers>, Extension(client): Extension<Client>, request: Request| {
+            handlers
+                .answer(&client, request, async |handlers: &Handlers, asked: &review::Request| {
+                    handlers.guard.judge(asked).await
                 })
                 .await
         };
@@ -142,7 +143,7 @@ fn router(judges: Judges) -> Router {
         .route("/validate", post(validate))
         .route("/mutate-pods", post(gate))
         .route("/guard", post(guard))
-        .with_state(judges)
+        .with_state(handlers)
 }
 
 /// Serves reviews on `listener` until `stop`, and during the shutdown that follows.
@@ -150,12 +151,12 @@ pub(super) async fn run(
     listener: TcpListener,
     tls: Arc<Tls>,
     connections: Arc<Connections>,
-    judges: Judges,
+    handlers: Handlers,
     stop: CancellationToken,
 ) {
     let (rest, open) = (CancellationToken::new(), TaskTracker::new());
     let leaving = stop.clone();
-    let router = router(judges).layer(map_response(move |mut answer: Response| {
+    let router = router(handlers).layer(map_response(move |mut answer: Response| {
         if leaving.is_cancelled() {
             answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -163,12 +164,12 @@ pub(super) async fn run(
     }));
     let context = ConnectionContext { tls, connections, router, stop: stop.clone(), rest: rest.clone() };
     tokio::select! {
-        () = greet(listener, &context, &open) => {}
+        () = accept(listener, &context, &open) => {}
         () = async {
             stop.cancelled().await;
-            sleep(EASE).await;
+            sleep(DRAIN).await;
             rest.cancel();
-            sleep(FAREWELL).await;
+            sleep(LATE_CLIENTS).await;
         } => {}
     }
     open.close();
@@ -177,7 +178,7 @@ pub(super) async fn run(
 }
 
 /// Accepts connections, each in a task of its own, so that a slow client delays no other.
-async fn greet(mut listener: TcpListener, context: &ConnectionContext, open: &TaskTracker) {
+async fn accept(mut listener: TcpListener, context: &ConnectionContext, open: &TaskTracker) {
     loop {
         // Retries after a pause when no file descriptor is left.
         let (stream, from): (TcpStream, SocketAddr) = Listener::accept(&mut listener).await;
@@ -210,7 +211,7 @@ impl ConnectionContext {
         let acceptor = TlsAcceptor::from(self.tls.config());
         match timeout(HANDSHAKE, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
-                self.answer(stream, Client { from: from.ip(), asks: connection.asks.clone() }).await;
+                self.answer(stream, Client { from: from.ip(), activity: connection.activity.clone() }).await;
             }
             Ok(Err(error)) => tracing::debug!(%from, "no handshake: {error}"),
             Err(_) => tracing::debug!(%from, "no handshake in time"),

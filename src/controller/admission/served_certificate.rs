@@ -25,7 +25,7 @@ pub(super) enum NoCertificate {
 
 impl ServedCertificate {
     /// Serves this certificate from now on, unless it is served already. Existing connections stay open.
-    pub(super) fn show(&self, cert: &str, key: &str) -> Result<(), NoCertificate> {
+    pub(super) fn serve(&self, cert: &str, key: &str) -> Result<(), NoCertificate> {
         let chain = CertificateDer::pem_slice_iter(cert.as_bytes()).collect::<Result<Vec<_>, _>>()?;
         if self.now().is_some_and(|served_certificate| served_certificate.cert == chain) {
             return Ok(());
@@ -33,7 +33,7 @@ impl ServedCertificate {
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
         let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(pair));
-        tracing::info!("the webhook serves with another certificate");
+        tracing::info!("the webhook serves a new certificate");
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub struct Terms {
     /// API servers have observed the change.
     pub settle: Duration,
     /// How often each process reads the Secret.
-    pub look: Duration,
+    pub poll: Duration,
 }
 
 impl Default for Terms {
@@ -40,7 +40,7 @@ impl Default for Terms {
             lifetime: 90 * DAY,
             renew_before: 30 * DAY,
             settle: Duration::from_secs(60),
-            look: Duration::from_secs(10),
+            poll: Duration::from_secs(10),
         }
     }
 }
@@ -83,7 +83,7 @@ pub(super) fn step(
     let due = stored.serving.until.checked_sub(terms.renew_before).is_ok_and(|due| due <= now);
     match &stored.next {
         Some(next) if next.until <= now => Step::Announce,
-        Some(_) if trusted_for.is_some_and(|known| known >= terms.settle) => Step::Promote,
+        Some(_) if trusted_for.is_some_and(|trusted_for| trusted_for >= terms.settle) => Step::Promote,
         None if due => Step::Announce,
         _ => Step::Rest,
     }
@@ -183,8 +183,8 @@ mod tests {
     fn a_certificate_is_announced_before_it_is_served() {
         let (names, terms) = (vec!["a.svc".to_owned()], Terms::default());
         let settled = Some(terms.settle);
-        let step = |stored: Option<&StoredCertificates>, names: &[String], known, day| {
-            step(stored, names, known, at(day), &terms)
+        let step = |stored: Option<&StoredCertificates>, names: &[String], trusted_for, day| {
+            step(stored, names, trusted_for, at(day), &terms)
         };
         assert_eq!(step(None, &names, None, 0), Step::Make);
         let first = StoredCertificates::first(&names, pair("one", 90));

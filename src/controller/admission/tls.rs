@@ -19,7 +19,7 @@ use crate::controller::admission::served_certificate::ServedCertificate;
 pub(super) enum Error {
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: std::io::Error },
-    #[error("{}: no certificate of an authority: {source}", path.display())]
+    #[error("{}: not a certificate of an authority: {source}", path.display())]
     Pem { path: PathBuf, source: rustls::pki_types::pem::Error },
     #[error("an authority for clients: {0}")]
     Verifier(#[from] VerifierBuilderError),
@@ -59,7 +59,7 @@ impl Tls {
         }
         let config = config(&self.served_certificate, Some((path, &text)))?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = (text, Arc::new(config));
-        tracing::info!("the webhook trusts another authority for clients");
+        tracing::info!("the webhook uses the new client certificate authority");
         Ok(())
     }
 }

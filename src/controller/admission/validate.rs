@@ -42,14 +42,14 @@ fn compared<K: DeserializeOwned>(
         Ok(new) => new,
         // The stored object could not be decoded either.
         Err(_) if old.is_none() && asked.operation == "UPDATE" => return Vec::new(),
-        Err(error) => return vec![format!("spec: it cannot be read: {error}")],
+        Err(error) => return vec![format!("spec: cannot be decoded: {error}")],
     };
     let mut problems = check(old.as_ref(), &new);
     if let Some(old) = &old
         && !problems.is_empty()
     {
-        let known = check(None, old);
-        problems.retain(|problem| !known.contains(problem));
+        let existing = check(None, old);
+        problems.retain(|problem| !existing.contains(problem));
     }
     problems
 }
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(asked("HookRun", None, &json!({"spec": "anything"})), "", "no kind that is judged");
         let unreadable =
             asked("GameDeployment", None, &json!({"metadata": {}, "spec": {"replicas": "many"}}));
-        assert!(unreadable.starts_with("spec: it cannot be read: "), "{unreadable}");
+        assert!(unreadable.starts_with("spec: cannot be decoded: "), "{unreadable}");
     }
 
     #[test]

@@ -29,11 +29,11 @@ use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::cluster::trim::{Trim, Trimmed};
-use crate::config_restart::{Content, Seen, Source};
+use crate::config_restart::{Content, HandledHashes, Source};
 use crate::podtask::selector;
 
 /// The group of workloads that carry the annotation.
-const MARKED: &str = "marked";
+const ANNOTATED: &str = "annotated";
 
 /// A workload with the annotation.
 #[derive(Clone, Debug)]
@@ -42,25 +42,22 @@ pub(crate) struct Subject {
     pub(crate) kind: &'static str,
     api_version: String,
     plural: String,
-    /// The namespace of the workload.
     pub(crate) namespace: String,
-    /// The name of the workload.
     pub(crate) name: String,
-    /// The uid of the workload.
     pub(crate) uid: String,
     /// The value of the annotation: which objects restart which containers.
     pub(crate) text: String,
     /// The configuration that was handled last, from the workload's annotation. `None` if it is absent or
     /// unreadable.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) handled: Option<HandledHashes>,
     /// How many pods may be unavailable during a restart.
     pub(crate) max_unavailable: Option<String>,
 }
 
 /// The cached part of a workload.
 #[derive(Clone, Debug)]
-struct Marks<K> {
-    marks: BTreeMap<String, String>,
+struct AnnotatedWorkload<K> {
+    annotations: BTreeMap<String, String>,
     kind: PhantomData<K>,
 }
 
@@ -70,7 +67,7 @@ struct Annotated {
     metadata: ObjectMeta,
 }
 
-impl<K> Trim for Marks<K>
+impl<K> Trim for AnnotatedWorkload<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
@@ -78,29 +75,29 @@ where
     type Source = Annotated;
 
     fn trim(source: Annotated) -> (ObjectMeta, Self) {
-        let mut marks = source.metadata.annotations.clone().unwrap_or_default();
-        marks.retain(|key, _| key.starts_with(annotation::RESTART_ON_CHANGE));
-        (source.metadata, Self { marks, kind: PhantomData })
+        let mut annotations = source.metadata.annotations.clone().unwrap_or_default();
+        annotations.retain(|key, _| key.starts_with(annotation::RESTART_ON_CHANGE));
+        (source.metadata, Self { annotations, kind: PhantomData })
     }
 
     fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
-        let marked = self.marks.contains_key(annotation::RESTART_ON_CHANGE);
-        marked.then(|| MARKED.to_owned()).into_iter().collect()
+        let is_annotated = self.annotations.contains_key(annotation::RESTART_ON_CHANGE);
+        is_annotated.then(|| ANNOTATED.to_owned()).into_iter().collect()
     }
 
-    fn says_the_same(&self, before: &Self) -> bool {
-        self.marks == before.marks
+    fn is_unchanged_since(&self, before: &Self) -> bool {
+        self.annotations == before.annotations
     }
 }
 
 /// All workloads that carry the annotation.
 #[derive(Debug)]
 pub(crate) struct Subjects {
-    deployments: Store<Trimmed<Marks<Deployment>>>,
-    stateful_sets: Store<Trimmed<Marks<StatefulSet>>>,
-    daemon_sets: Store<Trimmed<Marks<DaemonSet>>>,
-    game_deployments: Store<Trimmed<Marks<GameDeployment>>>,
-    game_stateful_sets: Store<Trimmed<Marks<GameStatefulSet>>>,
+    deployments: Store<Trimmed<AnnotatedWorkload<Deployment>>>,
+    stateful_sets: Store<Trimmed<AnnotatedWorkload<StatefulSet>>>,
+    daemon_sets: Store<Trimmed<AnnotatedWorkload<DaemonSet>>>,
+    game_deployments: Store<Trimmed<AnnotatedWorkload<GameDeployment>>>,
+    game_stateful_sets: Store<Trimmed<AnnotatedWorkload<GameStatefulSet>>>,
 }
 
 impl Subjects {
@@ -132,22 +129,22 @@ fn store<T: Cached>(server: &Server, kind: &str, stop: &CancellationToken) -> St
     Store::watch(server.clone(), selection, stop.clone())
 }
 
-fn subjects<K>(kind: &'static str, store: &Store<Trimmed<Marks<K>>>) -> Vec<Subject>
+fn subjects<K>(kind: &'static str, store: &Store<Trimmed<AnnotatedWorkload<K>>>) -> Vec<Subject>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
     if !store.is_current() {
         return Vec::new();
     }
-    let all = store.group(MARKED).into_iter();
+    let all = store.group(ANNOTATED).into_iter();
     all.filter(|found| found.meta.deletion_timestamp.is_none()).map(|found| subject(kind, &found)).collect()
 }
 
-fn subject<K>(kind: &'static str, found: &Arc<Trimmed<Marks<K>>>) -> Subject
+fn subject<K>(kind: &'static str, found: &Arc<Trimmed<AnnotatedWorkload<K>>>) -> Subject
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + 'static,
 {
-    let mark = |key: &str| found.value.marks.get(key).cloned();
+    let annotation = |key: &str| found.value.annotations.get(key).cloned();
     Subject {
         kind,
         api_version: K::api_version(&()).into_owned(),
@@ -155,9 +152,10 @@ where
         namespace: found.meta.namespace.clone().unwrap_or_default(),
         name: found.name_any(),
         uid: found.uid().unwrap_or_default(),
-        text: mark(annotation::RESTART_ON_CHANGE).unwrap_or_default(),
-        seen: mark(annotation::RESTART_ON_CHANGE_SEEN).and_then(|seen| serde_json::from_str(&seen).ok()),
-        max_unavailable: mark(annotation::RESTART_ON_CHANGE_MAX_UNAVAILABLE),
+        text: annotation(annotation::RESTART_ON_CHANGE).unwrap_or_default(),
+        handled: annotation(annotation::RESTART_ON_CHANGE_SEEN)
+            .and_then(|text| serde_json::from_str(&text).ok()),
+        max_unavailable: annotation(annotation::RESTART_ON_CHANGE_MAX_UNAVAILABLE),
     }
 }
 
@@ -252,14 +250,14 @@ where
         let salt = metadata.uid.as_deref().filter(|_| is_secret).unwrap_or_default();
         let hash = hash(salt, [data, binary_data]);
         let version = metadata.resource_version.clone().unwrap_or_default();
-        (metadata, Self { content: Content::There { hash, version }, kind: PhantomData })
+        (metadata, Self { content: Content::Present { hash, version }, kind: PhantomData })
     }
 
     fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
         Vec::new()
     }
 
-    fn says_the_same(&self, before: &Self) -> bool {
+    fn is_unchanged_since(&self, before: &Self) -> bool {
         self.content == before.content
     }
 }
@@ -387,9 +385,9 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub(crate) async fn touch_pod(&self, namespace: &str, name: &str, mark: &str) -> Result<(), Error> {
-        let doing = format!("having the kubelet of pod {namespace}/{name} refresh its volumes");
-        let body = json!({ "metadata": { "annotations": { annotation::CONFIGURATION: mark } } });
+    pub(crate) async fn touch_pod(&self, namespace: &str, name: &str, change_id: &str) -> Result<(), Error> {
+        let doing = format!("triggering the kubelet to refresh the volumes of pod {namespace}/{name}");
+        let body = json!({ "metadata": { "annotations": { annotation::CONFIGURATION: change_id } } });
         match self
             .ask::<IgnoredAny>(&doing, pods(namespace).patch(name, &merged(), &Patch::Merge(&body)))
             .await
@@ -403,9 +401,13 @@ impl Server {
     ///
     /// # Errors
     /// As any call. `Refused` if another object has the name.
-    pub(crate) async fn note_seen(&self, subject: &Subject, seen: &Seen) -> Result<(), Error> {
-        let doing = format!("writing to {subject} which configuration was seen");
-        let text = json!(seen).to_string();
+    pub(crate) async fn record_handled(
+        &self,
+        subject: &Subject,
+        handled: &HandledHashes,
+    ) -> Result<(), Error> {
+        let doing = format!("recording on {subject} which configuration was handled");
+        let text = json!(handled).to_string();
         let body = json!({ "metadata": { "uid": subject.uid,
             "annotations": { annotation::RESTART_ON_CHANGE_SEEN: text } } });
         let request = subject.request().patch(&subject.name, &merged(), &Patch::Merge(&body));
@@ -416,9 +418,9 @@ impl Server {
     ///
     /// # Errors
     /// As any call.
-    pub(crate) async fn make_rollout(&self, rollout: &InPlaceRollout) -> Result<(), Error> {
+    pub(crate) async fn create_rollout(&self, rollout: &InPlaceRollout) -> Result<(), Error> {
         let (namespace, name) = (rollout.namespace().unwrap_or_default(), rollout.name_any());
-        let doing = format!("making InPlaceRollout {namespace}/{name}");
+        let doing = format!("creating InPlaceRollout {namespace}/{name}");
         let body = serde_json::to_vec(rollout)
             .map_err(|error| Error::own(&doing, Class::Final, format!("it has no JSON form: {error}")))?;
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };

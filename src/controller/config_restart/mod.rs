@@ -14,6 +14,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::annotation;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::Server;
@@ -33,17 +34,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Pods that are patched at the same time.
 const AT_ONCE: usize = 8;
 /// A finished rollout is kept for one day, so that users can find out what happened.
-const KEPT_SECONDS: i32 = 86_400;
+const ROLLOUT_TTL_SECONDS: i32 = 86_400;
 /// The rollout's name starts with at most this many bytes of the workload's name.
 const STEM: usize = 60;
 
 /// Kind, namespace and name of an object that a workload names.
-type Place = (Source, String, String);
+type ObjectKey = (Source, String, String);
 
 struct Changes {
     server: Server,
     subjects: Subjects,
-    watched: BTreeMap<Place, (Watched, Instant)>,
+    watched: BTreeMap<ObjectKey, (Watched, Instant)>,
     /// The open changes, by the uid of the workload.
     open: HashMap<String, Change>,
     events: Events,
@@ -76,25 +77,28 @@ impl Changes {
             });
             match read {
                 Ok((references, most)) => {
-                    named.extend(references.iter().map(|reference| place(subject, reference)));
+                    named.extend(references.iter().map(|reference| object_key(subject, reference)));
                     let most = json!(most);
-                    if let Err(error) = self.attend(subject, &references, most).await {
+                    if let Err(error) = self.reconcile_workload(subject, &references, most).await {
                         self.record_failure(subject, &error).await;
                     }
                 }
                 Err(error) => {
-                    let note = format!("its configuration is not watched: {error}");
+                    let note = format!(
+                        "annotation {}: its configuration is not watched: {error}",
+                        annotation::RESTART_ON_CHANGE
+                    );
                     self.report(subject, "InvalidRestartOnChange", true, note).await;
                 }
             }
         }
         let there: HashSet<_> = subjects.into_iter().map(|subject| subject.uid).collect();
-        self.watched.retain(|place, _| named.contains(place));
+        self.watched.retain(|key, _| named.contains(key));
         self.open.retain(|uid, _| there.contains(uid));
         self.reported.retain(|(uid, _)| there.contains(uid));
     }
 
-    async fn attend(
+    async fn reconcile_workload(
         &mut self,
         subject: &Subject,
         references: &[Reference],
@@ -106,7 +110,7 @@ impl Changes {
         }
         let mut change = self.open.remove(&subject.uid);
         let step =
-            decide(&subject.uid, references, &contents, subject.seen.as_ref(), &mut change, clock::now());
+            decide(&subject.uid, references, &contents, subject.handled.as_ref(), &mut change, clock::now());
         let done = self.take(&step, subject, references, change.as_mut(), most).await;
         if let Some(change) = change.filter(|_| step != Step::Restart || done.is_err()) {
             self.open.insert(subject.uid.clone(), change);
@@ -123,14 +127,14 @@ impl Changes {
         most: serde_json::Value,
     ) -> Result<(), Error> {
         match (step, change) {
-            (Step::Record(seen), _) => self.server.note_seen(subject, seen).await,
+            (Step::Record(hashes), _) => self.server.record_handled(subject, hashes).await,
             (Step::Refresh, Some(change)) => {
                 let labels = self.server.workload_template(subject).await?.labels;
                 if !labels.is_empty() {
                     let pods = self.server.pods_with(&subject.namespace, &labels).await?;
                     let touch = |pod: String| {
-                        let (server, namespace, mark) = (&self.server, &subject.namespace, &change.mark);
-                        async move { server.touch_pod(namespace, &pod, mark).await }
+                        let (server, namespace, change_id) = (&self.server, &subject.namespace, &change.id);
+                        async move { server.touch_pod(namespace, &pod, change_id).await }
                     };
                     stream::iter(pods.into_iter().map(touch))
                         .buffer_unordered(AT_ONCE)
@@ -146,18 +150,19 @@ impl Changes {
                 let what = change.changed.join(", ");
                 if names.is_empty() {
                     let note = format!(
-                        "{what} changed, but no container of the template uses it or is named for it: write {what}=CONTAINER"
+                        "{what} changed, but no container of the pod template uses it: name the container in the annotation, \
+                         {what}=CONTAINER"
                     );
                     self.report(subject, "NothingToRestart", true, note).await;
                 } else {
                     let rollout = rollout(subject, change, &names, &most);
-                    self.server.make_rollout(&rollout).await?;
+                    self.server.create_rollout(&rollout).await?;
                     let name = kube::ResourceExt::name_any(&rollout);
-                    tracing::info!(%subject, rollout = name, what, "the configuration has changed");
+                    tracing::info!(%subject, rollout = name, what, "the configuration has changed: created a rollout");
                     let note = format!("{what} changed: InPlaceRollout {name} restarts {}", names.join(", "));
                     self.report(subject, "ConfigurationChanged", false, note).await;
                 }
-                self.server.note_seen(subject, &change.seen).await
+                self.server.record_handled(subject, &change.handled).await
             }
             _ => Ok(()),
         }
@@ -166,7 +171,7 @@ impl Changes {
     /// The cached content of an object that the workload names.
     async fn content(&mut self, subject: &Subject, reference: &Reference) -> Content {
         let server = &self.server;
-        let (watched, asked) = self.watched.entry(place(subject, reference)).or_insert_with(|| {
+        let (watched, asked) = self.watched.entry(object_key(subject, reference)).or_insert_with(|| {
             let watched = Watched::new(server, reference.source, &subject.namespace, &reference.name);
             (watched, Instant::now())
         });
@@ -177,10 +182,11 @@ impl Changes {
             if let Some(error) = error.filter(|error| !error.class().is_away()) {
                 let grant = match reference.source {
                     Source::ConfigMap => "",
-                    Source::Secret => " (daemonset/change-secrets lets it read Secrets)",
+                    Source::Secret => " (apply daemonset/change-secrets to permit it for Secrets)",
                 };
-                let note =
-                    format!("{reference} is not watched: the controller may not read it{grant}: {error}");
+                let note = format!(
+                    "{reference} is not watched: the controller is not permitted to read it{grant}: {error}"
+                );
                 self.report(subject, "ConfigurationUnreadable", true, note).await;
             }
         }
@@ -189,11 +195,11 @@ impl Changes {
 
     async fn record_failure(&mut self, subject: &Subject, error: &Error) {
         let why = chain(error);
-        tracing::debug!(%subject, error = why, "tried again");
+        tracing::debug!(%subject, error = why, "the restart on change failed: retrying");
         // If the API server is away, its watches report that. If the workload is gone, there is no object to
         // report on.
         if !error.class().is_away() && !matches!(error.class(), Class::Gone | Class::Refused) {
-            self.report(subject, "RestartOnChangeFailed", true, format!("tried again: {why}")).await;
+            self.report(subject, "RestartOnChangeFailed", true, format!("retrying: {why}")).await;
         }
     }
 
@@ -209,7 +215,7 @@ impl Changes {
     }
 }
 
-fn place(subject: &Subject, reference: &Reference) -> Place {
+fn object_key(subject: &Subject, reference: &Reference) -> ObjectKey {
     (reference.source, subject.namespace.clone(), reference.name.clone())
 }
 
@@ -222,14 +228,14 @@ fn rollout(subject: &Subject, change: &Change, names: &[String], most: &serde_js
     let made = json!({
         "apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
         "metadata": {
-            "name": format!("{stem}-{}", change.mark), "namespace": subject.namespace,
+            "name": format!("{stem}-{}", change.id), "namespace": subject.namespace,
             "ownerReferences": [{ "apiVersion": subject.api_version(), "kind": subject.kind,
                 "name": subject.name, "uid": subject.uid }],
         },
         "spec": {
             "target": { "workloadRef": { "apiVersion": subject.api_version(), "kind": subject.kind,
                 "name": subject.name } },
-            "containers": containers, "maxUnavailable": most, "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "containers": containers, "maxUnavailable": most, "ttlSecondsAfterFinished": ROLLOUT_TTL_SECONDS,
             "pod": { "reason": reason },
         },
     });

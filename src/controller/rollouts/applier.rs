@@ -16,7 +16,7 @@ use crate::controller::queue::Outcome;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::cache::{Key, TargetPods};
 use crate::podtask::state::Stage;
-use crate::podtask::write::PodRef;
+use crate::podtask::write::VersionedRef;
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::rollout::decide::{Decision, What, Write};
@@ -36,7 +36,7 @@ pub(super) struct Applier<'a> {
     /// At least one object was not in the observed state.
     stale: bool,
     failure: Option<String>,
-    unconfirmed: Vec<PodRef>,
+    unconfirmed: Vec<VersionedRef>,
 }
 
 impl<'a> Applier<'a> {
@@ -76,7 +76,7 @@ impl<'a> Applier<'a> {
         }
     }
 
-    pub(super) fn stale(&self) -> bool {
+    pub(super) fn has_conflict(&self) -> bool {
         self.stale
     }
 
@@ -198,7 +198,6 @@ impl<'a> Budgets<'a> {
         Ok(())
     }
 
-    /// Renews the entry of `pod`.
     async fn renew(&mut self, name: &str, pod: &str) -> Result<(), Error> {
         let Some(budget) = self.now(name) else { return Ok(()) };
         self.entry(name, &budget, pod, true).await

@@ -15,12 +15,12 @@ use crate::cluster::error::Error;
 use crate::cluster::server::Server;
 use crate::controller::rollouts::cache::{Found, Key, TargetPods};
 use crate::rollout::desired::Rollout;
-use crate::rollout::target::{Target, Template};
+use crate::rollout::target::{TargetState, Template};
 
 /// The longest time that a looked-up target is used.
 const OLD: Duration = Duration::from_secs(10);
 /// The same if there are pods of an owner that was not among the target's owners.
-const OLD_FOR_STRANGERS: Duration = Duration::from_secs(1);
+const OLD_WITH_UNKNOWN_OWNERS: Duration = Duration::from_secs(1);
 /// If pods are selected by labels, the templates of at most this many owners are read.
 const MOST_OWNERS: usize = 50;
 
@@ -28,7 +28,7 @@ const MOST_OWNERS: usize = 50;
 #[derive(Debug)]
 pub(super) struct Follow {
     pub(super) pods: TargetPods,
-    pub(super) target: Target,
+    pub(super) target: TargetState,
     labels: String,
     at: Instant,
     watch: Arc<DropGuard>,
@@ -49,21 +49,21 @@ impl Follows {
     }
 
     /// Stops following for `key`.
-    pub(super) fn forget(&self, key: &Key) {
+    pub(super) fn remove(&self, key: &Key) {
         self.with(|all| drop(all.remove(key)));
     }
 
-    /// What is followed for `key`. The target is looked up again if the last look-up is too old, or if `anew` is
+    /// What is followed for `key`. The target is looked up again if the last look-up is too old, or if `refresh` is
     /// set.
-    pub(super) async fn of(&self, key: &Key, rollout: &Rollout, anew: bool) -> Result<Arc<Follow>, Error> {
-        let known = self.with(|all| all.get(key).cloned());
-        if let Some(known) = known.clone().filter(|known| !anew && !known.is_old()) {
-            return Ok(known);
+    pub(super) async fn of(&self, key: &Key, rollout: &Rollout, refresh: bool) -> Result<Arc<Follow>, Error> {
+        let cached = self.with(|all| all.get(key).cloned());
+        if let Some(cached) = cached.clone().filter(|cached| !refresh && !cached.is_old()) {
+            return Ok(cached);
         }
         let mut found = self.server.find_target(rollout).await?;
-        let same = known.filter(|known| known.labels == found.labels);
+        let same = cached.filter(|cached| cached.labels == found.labels);
         let (pods, watch) = match &same {
-            Some(known) => (known.pods.clone(), Arc::clone(&known.watch)),
+            Some(cached) => (cached.pods.clone(), Arc::clone(&cached.watch)),
             None => self.watch(key, &found.labels),
         };
         self.templates(rollout, &pods, &mut found).await?;
@@ -77,13 +77,13 @@ impl Follows {
     fn watch(&self, key: &Key, labels: &str) -> (TargetPods, Arc<DropGuard>) {
         let stop = self.stop.child_token();
         let pods = TargetPods::watch(&self.server, &key.namespace, labels, &stop);
-        let (mut heard, updates, key) = (pods.clone(), self.updates.clone(), key.clone());
+        let (mut watched, updates, key) = (pods.clone(), self.updates.clone(), key.clone());
         let over = stop.clone();
         tokio::spawn(async move {
             loop {
                 tokio::select! {
                     () = over.cancelled() => break,
-                    () = heard.changed() => {
+                    () = watched.changed() => {
                         if updates.send(key.clone()).await.is_err() {
                             break;
                         }
@@ -96,7 +96,7 @@ impl Follows {
 
     /// Reads the templates of the owners of pods that are selected by labels.
     async fn templates(&self, rollout: &Rollout, pods: &TargetPods, found: &mut Found) -> Result<(), Error> {
-        let Target::There { owners: None, templates, .. } = &mut found.target else { return Ok(()) };
+        let TargetState::Present { owners: None, templates, .. } = &mut found.target else { return Ok(()) };
         if rollout.spec.allow_template_drift || rollout.images().next().is_none() {
             return Ok(());
         }
@@ -121,12 +121,12 @@ impl Follows {
 impl Follow {
     fn is_old(&self) -> bool {
         let age = self.at.elapsed();
-        age >= OLD || age >= OLD_FOR_STRANGERS && self.has_strangers()
+        age >= OLD || age >= OLD_WITH_UNKNOWN_OWNERS && self.has_unknown_owners()
     }
 
     /// True if there are pods whose owner was not found when the target was looked up.
-    fn has_strangers(&self) -> bool {
-        let Target::There { owners: Some(owners), .. } = &self.target else { return false };
+    fn has_unknown_owners(&self) -> bool {
+        let TargetState::Present { owners: Some(owners), .. } = &self.target else { return false };
         let pods = self.pods.list();
         pods.iter().any(|(_, pod)| pod.owner.as_ref().is_none_or(|owner| !owners.contains(&owner.uid)))
     }

@@ -33,7 +33,6 @@ pub(in crate::controller) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all metrics in `registry`.
     pub(in crate::controller) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             reconciles: Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0]),
@@ -49,15 +48,27 @@ impl Metrics {
             Unit::Seconds,
             metrics.reconciles.clone(),
         );
-        registry.register("rollouts_ended", "InPlaceRollouts that have ended", metrics.rollouts.clone());
-        registry.register("rollout_pods", "Pods with which a rollout has ended", metrics.pods.clone());
-        let downtime = "Time a container was down in a rollout, as its agent says";
+        registry.register(
+            "rollouts_ended",
+            "InPlaceRollouts that have ended, by phase",
+            metrics.rollouts.clone(),
+        );
+        registry.register(
+            "rollout_pods",
+            "Pods whose task in a rollout has ended, by outcome",
+            metrics.pods.clone(),
+        );
+        let downtime = "Downtime of one container, as reported by its agent, over all rollouts";
         registry.register_with_unit("rollout_downtime", downtime, Unit::Seconds, metrics.downtime.clone());
-        registry.register("rollout_writes", "Attempts to write for rollouts", metrics.writes.clone());
+        registry.register(
+            "rollout_writes",
+            "Attempts to write to the API server for InPlaceRollouts",
+            metrics.writes.clone(),
+        );
         metrics
     }
 
-    pub(super) fn looked(&self, seconds: f64) {
+    pub(super) fn reconciled(&self, seconds: f64) {
         self.reconciles.observe(seconds);
     }
 
@@ -74,7 +85,6 @@ impl Metrics {
         }
     }
 
-    /// Counts one attempt to write.
     pub(super) fn wrote<T>(&self, object: &'static str, how: &Result<T, Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),

@@ -39,7 +39,7 @@ const MAX_CHANGES: usize = 64;
 #[derive(Debug)]
 struct Context {
     server: Server,
-    known: Rollouts,
+    cache: Rollouts,
     follows: Follows,
     agents: Agents,
     events: Events,
@@ -48,18 +48,18 @@ struct Context {
 
 pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
     let Common { server, identity, rollout_metrics: metrics, .. } = common;
-    let known = Rollouts::watch(&server, &stop);
+    let cache = Rollouts::watch(&server, &stop);
     let (updates, pods) = mpsc::channel(MAX_CHANGES);
     let follows = Follows::new(server.clone(), updates, stop.clone());
     let events = Events::new(server.clone(), identity);
-    let context = Arc::new(Context { server, known, follows, agents, events, metrics });
-    let changes = RolloutChanges { known: context.known.clone(), pods, changed: Vec::new() };
+    let context = Arc::new(Context { server, cache, follows, agents, events, metrics });
+    let changes = RolloutChanges { cache: context.cache.clone(), pods, changed: Vec::new() };
     tokio::join!(reconciler::run(&context, changes, &stop), orphans::run(&context, &stop));
 }
 
 /// Changes of rollouts and of the pods that they work on.
 struct RolloutChanges {
-    known: Rollouts,
+    cache: Rollouts,
     pods: mpsc::Receiver<Key>,
     /// Rollouts whose pods have changed.
     changed: Vec<Key>,
@@ -67,21 +67,21 @@ struct RolloutChanges {
 
 impl Changes<Key> for RolloutChanges {
     fn take(&mut self) -> Vec<(Key, i64)> {
-        let mut all = self.known.updates();
+        let mut all = self.cache.updates();
         for key in self.changed.drain(..) {
-            let generation = self.known.get(&key).map_or(0, |rollout| rollout.generation);
+            let generation = self.cache.get(&key).map_or(0, |rollout| rollout.generation);
             all.push((key, generation));
         }
         all
     }
 
     fn is_current(&self) -> bool {
-        self.known.is_current()
+        self.cache.is_current()
     }
 
     async fn changed(&mut self) {
         tokio::select! {
-            () = self.known.changed() => {}
+            () = self.cache.changed() => {}
             Some(key) = self.pods.recv() => self.changed.push(key),
         }
     }

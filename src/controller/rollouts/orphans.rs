@@ -26,14 +26,14 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, stop: &CancellationToken) {
     let mut pods = TargetPods::worked_on(&context.server, stop);
-    let mut known = context.known.clone();
+    let mut cache = context.cache.clone();
     loop {
         let again =
-            if pods.is_current() && known.is_current() { reconcile(context, &pods).await } else { None };
+            if pods.is_current() && cache.is_current() { reconcile(context, &pods).await } else { None };
         tokio::select! {
             () = stop.cancelled() => break,
             () = pods.changed() => {}
-            () = known.changed() => {}
+            () = cache.changed() => {}
             () = async {
                 match again {
                     Some(at) => sleep(clock::until(at).max(PAUSE)).await,
@@ -46,7 +46,7 @@ pub(super) async fn run(context: &Context, stop: &CancellationToken) {
 
 /// Reconciles all orphans. Returns when to requeue, if at all.
 async fn reconcile(context: &Context, pods: &TargetPods) -> Option<Timestamp> {
-    let active = context.known.active();
+    let active = context.cache.active();
     let mut again: Option<Timestamp> = None;
     for (namespace, pod) in pods.list() {
         if pod.worked_on.as_ref().is_some_and(|uid| active.contains(uid)) {
@@ -91,7 +91,10 @@ async fn close(
     let done = patch(&context.server, namespace, &pods.store, &write.pod, &write.patch).await;
     context.metrics.wrote("pod", &done);
     done?;
-    tracing::info!("pod {namespace}/{}: closed the record that {key} had left", pod.base.name);
+    tracing::info!(
+        "pod {namespace}/{}: closed the record of {key}, which is gone or has ended",
+        pod.base.name
+    );
     // A pod whose request was recalled is reconciled once more.
     Ok(Some(now).filter(|_| write.what == What::Recall))
 }

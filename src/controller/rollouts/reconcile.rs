@@ -16,44 +16,44 @@ use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Applier;
 use crate::controller::rollouts::cache::Key;
 use crate::controller::rollouts::follow::Follow;
-use crate::podtask::write::PodRef;
+use crate::podtask::write::VersionedRef;
 use crate::process::clock;
-use crate::rollout::decide::{Decision, Seen, decide};
+use crate::rollout::decide::{Decision, RolloutInput, decide};
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::DisruptionAllowance;
-use crate::rollout::target::Target;
+use crate::rollout::target::TargetState;
 
 /// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
 /// causes no event.
-const LOOK_ANEW: Duration = Duration::from_secs(10);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Reconciler for Context {
     type Key = Key;
 
-    async fn reconcile(&self, key: &Key, unconfirmed: Vec<PodRef>) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key, unconfirmed: Vec<VersionedRef>) -> Result<Outcome, Error> {
         let began = Instant::now();
-        let rollout = self.known.get(key).filter(|rollout| !rollout.deleting);
+        let rollout = self.cache.get(key).filter(|rollout| !rollout.deleting);
         let outcome = match &rollout {
-            Some(rollout) if rollout.is_active() => bring_about(self, key, rollout, unconfirmed).await,
+            Some(rollout) if rollout.is_active() => reconcile_cached(self, key, rollout, unconfirmed).await,
             Some(rollout) => {
-                self.follows.forget(key);
-                forget_in_time(self, rollout).await
+                self.follows.remove(key);
+                delete_if_expired(self, rollout).await
             }
             None => {
-                self.follows.forget(key);
+                self.follows.remove(key);
                 Ok(Outcome::default())
             }
         };
-        self.metrics.looked(began.elapsed().as_secs_f64());
+        self.metrics.reconciled(began.elapsed().as_secs_f64());
         outcome
     }
 }
 
-async fn bring_about(
+async fn reconcile_cached(
     context: &Context,
     key: &Key,
     rollout: &Rollout,
-    unconfirmed: Vec<PodRef>,
+    unconfirmed: Vec<VersionedRef>,
 ) -> Result<Outcome, Error> {
     let follow = context.follows.of(key, rollout, false).await?;
     if !follow.pods.is_current() {
@@ -78,9 +78,9 @@ async fn bring_about(
     applier.carry_out(&decision).await;
     let Decision { mut status, events, requeue_at, .. } = decision;
     if let Some(error) = applier.failure() {
-        status = spoilt(rollout, status, error);
+        status = after_failure(rollout, status, error);
     }
-    if !applier.stale() {
+    if !applier.has_conflict() {
         let reported = report(context, key, rollout, &status).await;
         if reported.is_ok() && applier.failure().is_none() {
             for event in &events {
@@ -90,8 +90,11 @@ async fn bring_about(
         applier.note(None, reported);
     }
     let again = requeue_at.map(clock::until);
-    let again =
-        if status.phase.is_terminal() { again } else { Some(again.unwrap_or(LOOK_ANEW).min(LOOK_ANEW)) };
+    let again = if status.phase.is_terminal() {
+        again
+    } else {
+        Some(again.unwrap_or(LONGEST_INTERVAL).min(LONGEST_INTERVAL))
+    };
     Ok(applier.outcome(again))
 }
 
@@ -104,9 +107,9 @@ async fn decided(
     let version = budgets.version;
     let allowance = DisruptionAllowance::new(budgets.items, version);
     let pods = follow.pods.list();
-    let newer = context.known.newer(rollout);
+    let newer = context.cache.newer(rollout);
     let agents = context.agents.ready_since();
-    let seen = Seen {
+    let input = RolloutInput {
         target: &follow.target,
         pods: pods.iter().map(|(_, pod)| pod.as_ref()).collect(),
         allowance: allowance.clone(),
@@ -114,20 +117,20 @@ async fn decided(
         agents: agents.as_ref(),
         now: clock::now(),
     };
-    Ok((decide(rollout, seen), allowance, version))
+    Ok((decide(rollout, input), allowance, version))
 }
 
 /// Deletes an ended rollout when its time to live is over.
-async fn forget_in_time(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
-    let seen = Seen {
-        target: &Target::Absent,
+async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
+    let input = RolloutInput {
+        target: &TargetState::Absent,
         pods: Vec::new(),
         allowance: DisruptionAllowance::default(),
         newer: None,
         agents: None,
         now: clock::now(),
     };
-    let decision = decide(rollout, seen);
+    let decision = decide(rollout, input);
     if decision.delete {
         context.server.delete_rollout(rollout).await?;
     }
@@ -135,14 +138,14 @@ async fn forget_in_time(context: &Context, rollout: &Rollout) -> Result<Outcome,
 }
 
 /// The status after a failed write: the failure, and nothing that the decision only planned.
-fn spoilt(rollout: &Rollout, decided: InPlaceRolloutStatus, error: &str) -> InPlaceRolloutStatus {
+fn after_failure(rollout: &Rollout, decided: InPlaceRolloutStatus, error: &str) -> InPlaceRolloutStatus {
     let before = rollout.before.clone();
     let failures =
         if decided.failures.len() > before.failures.len() { before.failures } else { decided.failures };
     InPlaceRolloutStatus {
         observed_generation: rollout.generation,
         reason: "WriteFailed".to_owned(),
-        message: format!("{error}; it is tried again"),
+        message: format!("{error}; the controller retries"),
         failures,
         ..before
     }
@@ -158,7 +161,7 @@ async fn report(
     if *status == rollout.before {
         return Ok(());
     }
-    let reported = context.server.rollout_status(&context.known, rollout, status).await;
+    let reported = context.server.rollout_status(&context.cache, rollout, status).await;
     context.metrics.wrote("status", &reported);
     reported?;
     if status.phase.is_terminal() {

@@ -20,9 +20,9 @@ use crate::cluster::error::{Class, Error};
 use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::workloads::Context;
-use crate::controller::workloads::cache::{Deletion, Key, Made, SeenPod, Workload};
+use crate::controller::workloads::cache::{Deletion, Key, Made, PodEntry, Workload};
 use crate::hook::check::prepare;
-use crate::podtask::write::{PodPatch, PodRef};
+use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::action::{Action, NewHookRun, Why};
@@ -45,9 +45,9 @@ enum Done {
     /// The object must be in the cache before the next reconciliation.
     Made(Made),
     /// An object of this name exists: the next reconciliation decides by what it is.
-    There,
+    Exists,
     /// The answer did not contain the pod, so its state is unconfirmed.
-    Doubtful(PodRef),
+    Unconfirmed(VersionedRef),
     /// The new version of the workload.
     At(String),
 }
@@ -57,7 +57,7 @@ enum Not {
     /// Conflict: the object is not in the observed state. It is reconciled again, and nothing is reported.
     Stale,
     /// The result of the write is unconfirmed.
-    Unknown(PodRef, String),
+    Unknown(VersionedRef, String),
     /// The name of a revision is taken by a `ControllerRevision` of another owner.
     Collided(String),
     /// The write failed.
@@ -69,7 +69,7 @@ pub(super) struct Applier<'a> {
     pub(super) context: &'a Context,
     pub(super) key: &'a Key,
     pub(super) workload: &'a Workload,
-    pods: &'a [SeenPod],
+    pods: &'a [PodEntry],
     /// The newest version of the workload that was observed.
     pub(super) version: String,
     /// At least one object was not in the observed state.
@@ -79,7 +79,7 @@ pub(super) struct Applier<'a> {
     /// The name of a revision is taken by a `ControllerRevision` of another owner.
     collided: bool,
     made: Vec<Made>,
-    unconfirmed: Vec<PodRef>,
+    unconfirmed: Vec<VersionedRef>,
 }
 
 impl<'a> Applier<'a> {
@@ -87,7 +87,7 @@ impl<'a> Applier<'a> {
         context: &'a Context,
         key: &'a Key,
         workload: &'a Workload,
-        pods: &'a [SeenPod],
+        pods: &'a [PodEntry],
     ) -> Self {
         Self {
             context,
@@ -147,7 +147,7 @@ impl<'a> Applier<'a> {
                 self.made.push(made);
                 None
             }
-            Ok(Done::Doubtful(pod)) => {
+            Ok(Done::Unconfirmed(pod)) => {
                 self.unconfirmed.push(pod);
                 None
             }
@@ -155,7 +155,7 @@ impl<'a> Applier<'a> {
                 self.version = version;
                 None
             }
-            Ok(Done::There) | Err(Not::Stale) => {
+            Ok(Done::Exists) | Err(Not::Stale) => {
                 self.stale = true;
                 return;
             }
@@ -196,7 +196,7 @@ impl<'a> Applier<'a> {
     pub(super) async fn outcome(self, again: Option<Duration>) -> Outcome {
         let mut failed = self.failure.is_some();
         for made in &self.made {
-            failed |= !self.context.known.hold(&self.key.namespace, made, UNTIL_SEEN).await;
+            failed |= !self.context.cache.wait_for(&self.key.namespace, made, UNTIL_SEEN).await;
         }
         Outcome { failed, stale: self.stale, again, unconfirmed: self.unconfirmed }
     }
@@ -216,7 +216,7 @@ impl<'a> Applier<'a> {
                 self.patch(json!({"spec": {"updateStrategy": {"paused": paused}}})).await
             }
             Action::ClearRetry => self.clear_retry().await,
-            Action::Tell(_) => Ok(Done::Written),
+            Action::Report(_) => Ok(Done::Written),
         }
     }
 
@@ -241,13 +241,13 @@ impl<'a> Applier<'a> {
             Ok(pod) => Ok(Done::Made(Made::Pod(name.to_owned(), pod.meta.uid))),
             Err(error) if error.class() == Class::Refused => {
                 let made = Made::Pod(name.to_owned(), None);
-                let seen = self.context.known.hold(namespace, &made, UNTIL_SEEN).await;
+                let seen = self.context.cache.wait_for(namespace, &made, UNTIL_SEEN).await;
                 let spec = &self.workload.spec;
                 // A pod with an ordinal has no other name: nothing changes until the other pod is gone.
-                let taken = spec.stateful().is_some() && self.context.known.taken(spec).contains(name);
+                let taken = spec.stateful().is_some() && self.context.cache.taken(spec).contains(name);
                 match seen {
                     true if taken => Err(Not::Failed(format!("{} does not control it", self.key))),
-                    true => Ok(Done::There),
+                    true => Ok(Done::Exists),
                     false => Err(Not::Failed(chain(&error))),
                 }
             }
@@ -265,21 +265,21 @@ impl<'a> Applier<'a> {
         }
     }
 
-    async fn delete_pod(&self, pod: &PodRef, why: Why) -> Result<Done, Not> {
+    async fn delete_pod(&self, pod: &VersionedRef, why: Why) -> Result<Done, Not> {
         let how = if why == Why::LostNode { Deletion::Forced } else { Deletion::Graceful };
         let done = self.context.server.delete_pod(&self.key.namespace, pod, how).await;
         self.context.metrics.wrote("delete", &done);
         match done {
-            Ok(Some(seen)) => self.context.known.learn_deleted(seen, clock::now()),
-            Ok(None) => return Ok(Done::Doubtful(pod.clone())),
+            Ok(Some(seen)) => self.context.cache.upsert_deleted(seen, clock::now()),
+            Ok(None) => return Ok(Done::Unconfirmed(pod.clone())),
             Err(error) => return Err(not(&error, pod)),
         }
         Ok(Done::Written)
     }
 
-    async fn patch_pod(&self, pod: &PodRef, patch: &PodPatch) -> Result<Done, Not> {
+    async fn patch_pod(&self, pod: &VersionedRef, patch: &PodPatch) -> Result<Done, Not> {
         let context = self.context;
-        let done = pods::patch(&context.server, &self.key.namespace, &context.known.pods, pod, patch).await;
+        let done = pods::patch(&context.server, &self.key.namespace, &context.cache.pods, pod, patch).await;
         context.metrics.wrote("patch", &done);
         done.map(|()| Done::Written).map_err(|error| not(&error, pod))
     }
@@ -305,14 +305,14 @@ impl<'a> Applier<'a> {
         match done {
             Ok(()) => Ok(Done::Made(made)),
             Err(error) if error.class() == Class::Refused => {
-                let seen = self.context.known.hold(&spec.namespace, &made, UNTIL_SEEN).await;
+                let seen = self.context.cache.wait_for(&spec.namespace, &made, UNTIL_SEEN).await;
                 let own =
-                    self.context.known.revisions(spec).iter().any(|(_, known)| known.name == revision.name);
+                    self.context.cache.revisions(spec).iter().any(|(_, record)| record.name == revision.name);
                 match (seen, own) {
-                    (_, true) => Ok(Done::There),
+                    (_, true) => Ok(Done::Exists),
                     // Its content may be this very template. It is adopted, or created once the old object is
                     // gone. Nothing else is done before that.
-                    (true, false) if self.context.known.is_left_behind(spec, &revision.name) => {
+                    (true, false) if self.context.cache.is_left_behind(spec, &revision.name) => {
                         Err(Not::Stale)
                     }
                     (true, false) => Err(Not::Collided(chain(&error))),
@@ -325,7 +325,7 @@ impl<'a> Applier<'a> {
 
     async fn renumber(&self, revision: &Revision) -> Result<Done, Not> {
         let namespace = &self.key.namespace;
-        let Some(at) = self.context.known.revision_at(namespace, &revision.name) else {
+        let Some(at) = self.context.cache.revision_at(namespace, &revision.name) else {
             return Err(Not::Stale);
         };
         let done = self.context.server.number_revision(namespace, &revision.name, &at, revision.number).await;
@@ -335,7 +335,7 @@ impl<'a> Applier<'a> {
 
     async fn delete_revision(&self, name: &str) -> Result<Done, Not> {
         let namespace = &self.key.namespace;
-        let Some((uid, _)) = self.context.known.revision_at(namespace, name) else {
+        let Some((uid, _)) = self.context.cache.revision_at(namespace, name) else {
             return Ok(Done::Written);
         };
         let done = self.context.server.delete_revision(namespace, name, &uid).await;
@@ -347,7 +347,7 @@ impl<'a> Applier<'a> {
 
     async fn create_run(&self, run: &NewHookRun) -> Result<Done, Not> {
         let spec = &self.workload.spec;
-        let template = self.context.known.template(&spec.namespace, &run.template);
+        let template = self.context.cache.template(&spec.namespace, &run.template);
         let hook = template.as_ref().and_then(|template| template.value.0.as_ref());
         let Some(hook) = hook else { return Err(Not::Stale) };
         let named = |problem| Not::Failed(format!("HookTemplate {}: {problem}", run.template));
@@ -377,7 +377,7 @@ impl<'a> Applier<'a> {
 
     async fn delete_run(&self, name: &str) -> Result<Done, Not> {
         let namespace = &self.key.namespace;
-        let Some(uid) = self.context.known.run_uid(namespace, name) else { return Ok(Done::Written) };
+        let Some(uid) = self.context.cache.run_uid(namespace, name) else { return Ok(Done::Written) };
         let done = self.context.server.delete_hook_run(namespace, name, &uid).await;
         self.context.metrics.wrote("delete", &done);
         done.map(|()| Done::Written).map_err(|error| plain(&error))
@@ -402,7 +402,7 @@ impl<'a> Applier<'a> {
 
     async fn patch(&self, body: Value) -> Result<Done, Not> {
         let at = (self.workload.spec.uid.as_str(), self.version.as_str());
-        let done = self.context.server.patch_workload(&self.context.known, self.key, at, body).await;
+        let done = self.context.server.patch_workload(&self.context.cache, self.key, at, body).await;
         self.context.metrics.wrote("patch", &done);
         done.map(Done::At).map_err(|error| plain(&error))
     }
@@ -410,7 +410,7 @@ impl<'a> Applier<'a> {
 
 /// Classifies a failed write on a pod. If the write may have been done, the pod is read before the next
 /// reconciliation.
-fn not(error: &Error, pod: &PodRef) -> Not {
+fn not(error: &Error, pod: &VersionedRef) -> Not {
     match error.class() {
         Class::Refused | Class::Gone => Not::Stale,
         Class::Away => Not::Unknown(pod.clone(), chain(error)),

@@ -40,7 +40,6 @@ pub(in crate::controller) struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all metrics in `registry`.
     pub(in crate::controller) fn new(registry: &mut Registry) -> Self {
         let spans = || Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 20.0, 60.0]);
         let downs = || Histogram::new([0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0]);
@@ -51,7 +50,11 @@ impl Metrics {
             downtime: Family::new_with_constructor(downs),
             writes: Family::default(),
         };
-        registry.register("workload_queue", "Workloads that are due and wait", metrics.queue.clone());
+        registry.register(
+            "workload_queue",
+            "Workloads that wait for a reconcile that is due",
+            metrics.queue.clone(),
+        );
         let reconciles = "Duration of one reconcile of a workload, with its writes";
         registry.register_with_unit(
             "workload_reconcile_duration",
@@ -59,15 +62,19 @@ impl Metrics {
             Unit::Seconds,
             metrics.reconciles.clone(),
         );
-        let updates = "Pods whose update in place has ended";
+        let updates = "Pods whose update in place has ended, by outcome";
         registry.register("pods_updated", updates, metrics.updates.clone());
-        let downtime = "Time a container was down in an update in place, as its agent says";
+        let downtime = "Downtime of one container in an update in place, as reported by its agent, by kind of the workload";
         registry.register_with_unit("workload_downtime", downtime, Unit::Seconds, metrics.downtime.clone());
-        registry.register("workload_writes", "Attempts to write for workloads", metrics.writes.clone());
+        registry.register(
+            "workload_writes",
+            "Attempts to write to the API server for workloads",
+            metrics.writes.clone(),
+        );
         metrics
     }
 
-    pub(super) fn looked(&self, kind: Kind, seconds: f64) {
+    pub(super) fn reconciled(&self, kind: Kind, seconds: f64) {
         self.reconciles.get_or_create(&OfKind { kind: kind.name() }).observe(seconds);
     }
 
@@ -89,7 +96,6 @@ impl Metrics {
         self.updates.get_or_create(&Ended { kind: kind.name(), result }).inc();
     }
 
-    /// Counts one attempt to write.
     pub(super) fn wrote<T>(&self, verb: &'static str, how: &Result<T, Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),

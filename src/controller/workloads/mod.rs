@@ -31,7 +31,7 @@ pub(super) use metrics::Metrics;
 #[derive(Debug)]
 struct Context {
     server: Server,
-    known: Workloads,
+    cache: Workloads,
     contents: Contents,
     misfits: revisions::Misfits,
     agents: Agents,
@@ -41,10 +41,10 @@ struct Context {
 
 pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
     let Common { server, identity, workload_metrics: metrics, .. } = common;
-    let known = Workloads::watch(&server, &stop);
+    let cache = Workloads::watch(&server, &stop);
     let events = Events::new(server.clone(), identity);
     let (contents, misfits) = (Contents::default(), revisions::Misfits::default());
     let context =
-        Arc::new(Context { server, known: known.clone(), contents, misfits, agents, events, metrics });
-    reconciler::run(&context, known, &stop).await;
+        Arc::new(Context { server, cache: cache.clone(), contents, misfits, agents, events, metrics });
+    reconciler::run(&context, cache, &stop).await;
 }

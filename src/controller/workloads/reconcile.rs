@@ -13,30 +13,30 @@ use crate::controller::queue::Outcome;
 use crate::controller::reconciler::Reconciler;
 use crate::controller::workloads::Context;
 use crate::controller::workloads::applier::Applier;
-use crate::controller::workloads::cache::{Key, Kind, SeenPod, Workload};
+use crate::controller::workloads::cache::{Key, Kind, PodEntry, Workload};
 use crate::controller::workloads::revisions::{History, history, report_misfits};
-use crate::podtask::write::PodRef;
+use crate::podtask::write::VersionedRef;
 use crate::process::clock;
 use crate::process::log::chain;
-use crate::workload::adoption::Claim;
+use crate::workload::adoption::PodOwnership;
 use crate::workload::decide::{Decision, decide};
-use crate::workload::input::Seen;
+use crate::workload::input::CachedObjects;
 use crate::workload::new_pod;
 use crate::workload::report::Report;
 
 impl Reconciler for Context {
     type Key = Key;
 
-    async fn reconcile(&self, key: &Key, unconfirmed: Vec<PodRef>) -> Result<Outcome, Error> {
+    async fn reconcile(&self, key: &Key, unconfirmed: Vec<VersionedRef>) -> Result<Outcome, Error> {
         let began = Instant::now();
-        let unconfirmed = confirm(&self.server, &key.namespace, &self.known.pods, unconfirmed).await;
-        let outcome = match self.known.get(key) {
+        let unconfirmed = confirm(&self.server, &key.namespace, &self.cache.pods, unconfirmed).await;
+        let outcome = match self.cache.get(key) {
             _ if !unconfirmed.is_empty() => Ok(Outcome { failed: true, unconfirmed, ..Outcome::default() }),
-            Some(workload) => bring_about(self, key, &workload).await,
+            Some(workload) => reconcile_cached(self, key, &workload).await,
             // It is gone, or cannot be decoded.
             None => Ok(Outcome::default()),
         };
-        self.metrics.looked(key.kind, began.elapsed().as_secs_f64());
+        self.metrics.reconciled(key.kind, began.elapsed().as_secs_f64());
         outcome
     }
 
@@ -45,17 +45,18 @@ impl Reconciler for Context {
     }
 }
 
-async fn bring_about(context: &Context, key: &Key, workload: &Workload) -> Result<Outcome, Error> {
+async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> Result<Outcome, Error> {
     let spec = &workload.spec;
     if spec.deleting {
         // The garbage collector deletes its objects.
         return Ok(Outcome::default());
     }
-    let pods = context.known.pods(spec);
-    let (own, others): (Vec<_>, Vec<_>) = pods.into_iter().partition(|(whose, _)| *whose == Claim::Own);
-    let revisions = context.known.orphaned_revisions(spec);
-    if !revisions.is_empty() || others.iter().any(|(whose, _)| *whose != Claim::Leave) {
-        hand_over(context, key, workload, &revisions, &others).await?;
+    let pods = context.cache.pods(spec);
+    let (own, others): (Vec<_>, Vec<_>) =
+        pods.into_iter().partition(|(ownership, _)| *ownership == PodOwnership::Own);
+    let revisions = context.cache.orphaned_revisions(spec);
+    if !revisions.is_empty() || others.iter().any(|(ownership, _)| *ownership != PodOwnership::Leave) {
+        adopt_and_release(context, key, workload, &revisions, &others).await?;
         // The next reconciliation observes what was adopted.
         return Ok(Outcome { again: Some(std::time::Duration::ZERO), ..Outcome::default() });
     }
@@ -78,36 +79,36 @@ async fn bring_about(context: &Context, key: &Key, workload: &Workload) -> Resul
 fn decision(
     context: &Context,
     workload: &Workload,
-    own: &[SeenPod],
+    own: &[PodEntry],
     history: History,
     now: Timestamp,
 ) -> Decision {
-    let (spec, known) = (&workload.spec, &context.known);
+    let (spec, cache) = (&workload.spec, &context.cache);
     let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_ref()).collect();
-    let seen = Seen {
+    let objects = CachedObjects {
         history: history.records,
         revisions: &history.needed,
-        runs: &known.runs(spec),
-        templates: &known.templates(&spec.namespace),
-        nodes: &known.nodes(pods.iter().filter_map(|pod| pod.node.as_deref())),
-        claims: &known.claims(spec),
-        taken: &known.taken(spec),
+        runs: &cache.runs(spec),
+        templates: &cache.templates(&spec.namespace),
+        nodes: &cache.nodes(pods.iter().filter_map(|pod| pod.node.as_deref())),
+        claims: &cache.claims(spec),
+        taken: &cache.taken(spec),
         pods,
         now,
     };
-    decide(spec, &workload.report, &seen)
+    decide(spec, &workload.report, &objects)
 }
 
 /// Adopts revisions and pods without a controller, and releases the pods that its selector no longer matches.
-async fn hand_over(
+async fn adopt_and_release(
     context: &Context,
     key: &Key,
     workload: &Workload,
-    revisions: &[PodRef],
-    pods: &[(Claim, SeenPod)],
+    revisions: &[VersionedRef],
+    pods: &[(PodOwnership, PodEntry)],
 ) -> Result<(), Error> {
     let spec = &workload.spec;
-    let adopts = !revisions.is_empty() || pods.iter().any(|(whose, _)| *whose == Claim::Adopt);
+    let adopts = !revisions.is_empty() || pods.iter().any(|(ownership, _)| *ownership == PodOwnership::Adopt);
     // A workload that was deleted must not adopt pods, nor may a new workload of the same name adopt them by this
     // decision. Hence the uid is read from the API server.
     if adopts && context.server.workload_uid(key).await?.as_ref() != Some(&spec.uid) {
@@ -119,18 +120,20 @@ async fn hand_over(
         let done = context.server.adopt_revision(&key.namespace, revision, &owner).await;
         context.metrics.wrote("patch", &done);
         match done {
-            Ok(seen) => context.known.learn_revision(seen),
+            Ok(seen) => context.cache.upsert_revision(seen),
             Err(error) if error.class() == Class::Gone => {}
             Err(error) => return Err(error),
         }
     }
-    for (whose, pod) in pods {
-        let Some(kept) = pod.value.pod.as_ref().filter(|_| *whose != Claim::Leave) else { continue };
-        let adopt = *whose == Claim::Adopt;
-        let done = context.server.own_pod(&key.namespace, &PodRef::of(kept), &owner, adopt).await;
+    for (ownership, pod) in pods {
+        let Some(cached) = pod.value.pod.as_ref().filter(|_| *ownership != PodOwnership::Leave) else {
+            continue;
+        };
+        let adopt = *ownership == PodOwnership::Adopt;
+        let done = context.server.own_pod(&key.namespace, &VersionedRef::of(cached), &owner, adopt).await;
         context.metrics.wrote("patch", &done);
         match done {
-            Ok(seen) => context.known.pods.learn(seen),
+            Ok(seen) => context.cache.pods.upsert(seen),
             Err(error) if error.class() == Class::Gone => {}
             Err(error) => return Err(error),
         }
@@ -150,7 +153,7 @@ async fn write_report(applier: &mut Applier<'_>, report: &Report) {
     }
     let at = (applier.workload.spec.uid.as_str(), applier.version.as_str());
     let reported =
-        applier.context.server.workload_status(&applier.context.known, applier.key, at, status).await;
+        applier.context.server.workload_status(&applier.context.cache, applier.key, at, status).await;
     applier.context.metrics.wrote("patch", &reported);
     match reported {
         Ok(_) => {}

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::cluster::error::Error;
 use crate::controller::workloads::Context;
-use crate::controller::workloads::cache::{Key, SeenPod, Workload};
+use crate::controller::workloads::cache::{Key, PodEntry, Workload};
 use crate::podtask::write::Event;
 use crate::workload::revision::{self, Record, Revision};
 
@@ -33,10 +33,10 @@ pub(super) struct History {
 pub(super) async fn history(
     context: &Context,
     workload: &Workload,
-    own: &[SeenPod],
+    own: &[PodEntry],
 ) -> Result<History, Error> {
     let spec = &workload.spec;
-    let records = context.known.revisions(spec);
+    let records = context.cache.revisions(spec);
     let pods = own.iter().filter_map(|pod| pod.value.pod.as_ref());
     let names = revision::needed(pods, &workload.report.current_revision);
     let newest = revision::digest(&spec.template);
@@ -45,8 +45,8 @@ pub(super) async fn history(
     for (uid, record) in records.iter().filter(|(_, record)| names.contains(record.name.as_str())) {
         let template = if record.digest == newest {
             Some((spec.template.clone(), 0))
-        } else if let Some(kept) = context.contents.get(uid) {
-            Some(kept)
+        } else if let Some(cached) = context.contents.get(uid) {
+            Some(cached)
         } else {
             let read = context.server.revision_template(&spec.namespace, &record.name, uid).await?;
             read.map(|template| {
@@ -78,11 +78,11 @@ impl Misfits {
 /// Reports each revision that looks like one of the workload's but is not adopted, once.
 pub(super) async fn report_misfits(context: &Context, key: &Key, workload: &Workload) {
     let uid = &workload.spec.uid;
-    let misfits = context.known.misfits(&workload.spec);
+    let misfits = context.cache.misfits(&workload.spec);
     for misfit in misfits.iter().filter(|misfit| context.misfits.is_new(uid, &misfit.uid)).take(AT_ONCE) {
         let message = format!(
-            "ControllerRevision {} has no owner and is named and labelled as one of this workload's, but its content is not \
-             that of which its name is made: it is not adopted",
+            "ControllerRevision {} has no owner and has the name and labels of a revision of this workload, but its content \
+             does not match the hash in its name: it is not adopted",
             misfit.name
         );
         context.events.report(key.reference(uid), &Event::warning("RevisionNotAdopted", message)).await;

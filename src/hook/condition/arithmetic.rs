@@ -94,7 +94,7 @@ fn as_int(value: &Value) -> Result<Value, ExecutionError> {
         Value::String(text) => text.trim().parse().ok(),
         _ => None,
     };
-    whole.map(Value::Int).ok_or_else(|| error(format!("asInt: {} is not a 64-bit integer", shown(value))))
+    whole.map(Value::Int).ok_or_else(|| error(format!("asInt: {} is not a 64-bit integer", printed(value))))
 }
 
 /// The integer that a float without a fraction stands for.
@@ -108,7 +108,7 @@ fn as_float(value: &Value) -> Result<Value, ExecutionError> {
         Value::String(text) => text.trim().parse().ok(),
         other => float(other),
     };
-    number.map(Value::Float).ok_or_else(|| error(format!("asFloat: {} is not a number", shown(value))))
+    number.map(Value::Float).ok_or_else(|| error(format!("asFloat: {} is not a number", printed(value))))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "that is what a fraction is")]
@@ -159,14 +159,14 @@ fn numbers(
         (Some(a), Some(b)) => Ok(Value::Float(fraction(a, b))),
         _ => Err(error(format!(
             "the operands of {} {operator} {} are not both numbers: use asInt(...) or asFloat(...) on a text",
-            shown(a),
-            shown(b)
+            printed(a),
+            printed(b)
         ))),
     }
 }
 
 /// A value for people, limited in length.
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn printed(value: &Value) -> String {
     match value {
         Value::Int(number) => number.to_string(),
         Value::UInt(number) => number.to_string(),

@@ -57,9 +57,11 @@ pub(super) fn expression(expression: &IdedExpr, source: &str) -> Result<(), Stri
             Expr::Call(call) => {
                 let name = call.func_name.as_str();
                 if !FUNCTIONS.contains(&name) && !is_operator(name) {
-                    let known = FUNCTIONS.join(", ");
+                    let functions = FUNCTIONS.join(", ");
                     let place = place(source, name);
-                    return Err(format!("{place}there is no function `{name}`; the functions are {known}"));
+                    return Err(format!(
+                        "{place}there is no function `{name}`; the functions are {functions}"
+                    ));
                 }
                 inside.extend(call.target.as_deref());
                 inside.extend(&call.args);

@@ -100,7 +100,9 @@ impl Condition {
         context.add_variable_from_value("result", result);
         match cel::Value::resolve(&self.expression, &context) {
             Ok(cel::Value::Bool(yes)) => Ok(yes),
-            Ok(other) => Err(format!("it evaluates to {}, not to true or false", arithmetic::shown(&other))),
+            Ok(other) => {
+                Err(format!("it evaluates to {}, not to true or false", arithmetic::printed(&other)))
+            }
             Err(error) => Err(problem(&error)),
         }
     }
@@ -109,31 +111,33 @@ impl Condition {
 /// An evaluation error in terms of the condition. A value is printed in short and never as the interpreter prints
 /// it: that text is long, and the order of an object's members in it differs between evaluations.
 fn problem(error: &ExecutionError) -> String {
-    let shown = arithmetic::shown;
+    let printed = arithmetic::printed;
     match error {
         ExecutionError::FunctionError { message, .. } => message.clone(),
         ExecutionError::NoSuchKey(key) => format!("the result has no `{key}`"),
         ExecutionError::IndexOutOfBounds(index) => {
-            format!("the list has no element {}", shown(index))
+            format!("the list has no element {}", printed(index))
         }
         ExecutionError::ValuesNotComparable(left, right) => {
-            let (left, right) = (shown(left), shown(right));
+            let (left, right) = (printed(left), printed(right));
             format!("{left} and {right} cannot be compared: use asInt(...) or asFloat(...) on a text")
         }
         ExecutionError::UnsupportedBinaryOperator(operator, left, right) => {
-            format!("`{operator}` cannot be applied to {} and {}", shown(left), shown(right))
+            format!("`{operator}` cannot be applied to {} and {}", printed(left), printed(right))
         }
         ExecutionError::Overflow(operator, left, right) => {
-            format!("`{operator}` of {} and {} exceeds 64 bits", shown(left), shown(right))
+            format!("`{operator}` of {} and {} exceeds 64 bits", printed(left), printed(right))
         }
-        ExecutionError::UnsupportedTargetType { target } => format!("{} is of the wrong type", shown(target)),
+        ExecutionError::UnsupportedTargetType { target } => {
+            format!("{} is of the wrong type", printed(target))
+        }
         ExecutionError::NotSupportedAsMethod { method, target } => {
-            format!("{} has no method `{method}`", shown(target))
+            format!("{} has no method `{method}`", printed(target))
         }
-        ExecutionError::UnsupportedKeyType(key) => format!("{} cannot be the name of a member", shown(key)),
-        ExecutionError::DuplicateKey(key) => format!("the member {} is given twice", shown(key)),
+        ExecutionError::UnsupportedKeyType(key) => format!("{} cannot be the name of a member", printed(key)),
+        ExecutionError::DuplicateKey(key) => format!("the member {} is given twice", printed(key)),
         ExecutionError::UnsupportedIndex(index, of) => {
-            format!("{} is not an index of {}", shown(index), shown(of))
+            format!("{} is not an index of {}", printed(index), printed(of))
         }
         ExecutionError::NoSuchOverload(_) => {
             format!("{error}: use asInt(...) or asFloat(...) to convert a text to a number")

@@ -54,8 +54,12 @@ impl<'a> Sizes<'a> {
     fn of(&mut self, expression: &'a IdedExpr) -> Bound {
         match &expression.expr {
             Expr::Ident(name) => {
-                let size =
-                    self.names.iter().rev().find(|(known, _)| known == name).map_or(1, |(_, size)| *size);
+                let size = self
+                    .names
+                    .iter()
+                    .rev()
+                    .find(|(declared, _)| declared == name)
+                    .map_or(1, |(_, size)| *size);
                 Bound { work: size.saturating_add(1), size }
             }
             Expr::Literal(LiteralValue::String(text)) => {

@@ -110,7 +110,7 @@ proptest! {
         let worst = status.metric_results.iter().map(|result| result.phase).max().unwrap();
         prop_assert_eq!(status.phase, Some(worst));
         for result in &status.metric_results {
-            prop_assert!(result.measurements.len() <= KEPT);
+            prop_assert!(result.measurements.len() <= MAX_MEASUREMENTS);
             prop_assert_eq!(result.count, result.successful + result.failed + result.inconclusive);
             prop_assert!(result.phase != HookPhase::Successful || result.successful > 0, "{:?}", result);
             prop_assert_eq!(result.phase == HookPhase::Successful, result.message.is_empty(), "{:?}", result);

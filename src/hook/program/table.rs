@@ -206,9 +206,9 @@ fn counters_measurements_and_spelling_of_a_status() {
         run_of.program.begin(&mut run_of.status, 0, at(index));
         run_of.program.record(&mut run_of.status, 0, &Measured::Value(Value::Text("45".into())), at(index));
     }
-    let shown = serde_json::to_value(&run_of.status).unwrap();
-    let result = &shown["metricResults"][0];
-    assert_eq!(result["measurements"].as_array().unwrap().len(), KEPT);
+    let status = serde_json::to_value(&run_of.status).unwrap();
+    let result = &status["metricResults"][0];
+    assert_eq!(result["measurements"].as_array().unwrap().len(), MAX_MEASUREMENTS);
     assert_eq!(result["measurements"][0]["startedAt"], "2023-11-14T22:13:22Z");
     assert_eq!(result["measurements"][9]["value"], "45");
     assert_eq!((&result["count"], &result["successful"]), (&json!(12), &json!(12)));

@@ -51,7 +51,7 @@ pub(super) fn url(text: &str) -> Result<Url, String> {
 }
 
 /// The printable part of a URL: no user, no password, no query.
-pub(super) fn shown(url: &Url) -> String {
+pub(super) fn redacted(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
     format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
 }
@@ -67,7 +67,7 @@ pub(super) async fn exchange(
     limit: Duration,
     wanted: impl Fn(StatusCode) -> bool,
 ) -> Result<Answer, String> {
-    let asked = shown(&request.url);
+    let asked = redacted(&request.url);
     let late = format!("{asked} did not answer completely within {} s", limit.as_secs_f32());
     let reported = tokio::time::timeout(limit, Box::pin(follow(reach, request, wanted))).await;
     reported.unwrap_or(Err(late))
@@ -88,7 +88,7 @@ async fn follow(
         let Some(location) = moved(&response) else { return Ok(Answer { status, body: Vec::new() }) };
         request = next(request, location?)?;
     }
-    Err(format!("{} redirects more than {REDIRECTS} times", shown(&first)))
+    Err(format!("{} redirects more than {REDIRECTS} times", redacted(&first)))
 }
 
 /// The target of a redirect, if the answer is one.
@@ -97,14 +97,14 @@ fn moved(response: &Response) -> Option<Result<&str, String>> {
         return None;
     }
     let location = response.headers().get(LOCATION)?;
-    Some(location.to_str().map_err(|_| format!("{} redirects to an invalid URL", shown(response.url()))))
+    Some(location.to_str().map_err(|_| format!("{} redirects to an invalid URL", redacted(response.url()))))
 }
 
 /// The request that follows a redirect.
 fn next<'a>(request: Request<'a>, location: &str) -> Result<Request<'a>, String> {
-    let from = shown(&request.url);
+    let from = redacted(&request.url);
     let to = request.url.join(location).map_err(|_| format!("{from} redirects to an invalid URL"))?;
-    let refused = |why: &str| Err(format!("{from} redirects to {}: {why}", shown(&to)));
+    let refused = |why: &str| Err(format!("{from} redirects to {}: {why}", redacted(&to)));
     if !matches!(to.scheme(), "http" | "https") || !to.has_host() {
         return Err(format!("{from} redirects to a scheme other than http and https"));
     }
@@ -190,7 +190,7 @@ fn client(https: bool, tls: Option<&Tls>, addresses: Vec<SocketAddr>) -> Result<
 
 /// Reads the body up to the limit.
 async fn body(url: &Url, mut response: Response) -> Result<Vec<u8>, String> {
-    let too_long = || format!("the answer of {} is longer than {} MiB", shown(url), LARGEST >> 20);
+    let too_long = || format!("the answer of {} is longer than {} MiB", redacted(url), LARGEST >> 20);
     let announced =
         response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if announced.is_some_and(|length: u64| length > LARGEST as u64) {
@@ -218,7 +218,7 @@ impl Resolve for Checked {
 
 fn failed(url: &Url, error: &reqwest::Error) -> String {
     let what = if error.is_connect() { "cannot be reached" } else { "returned no usable answer" };
-    format!("{} {what}: {}", shown(url), bottom(error))
+    format!("{} {what}: {}", redacted(url), bottom(error))
 }
 
 /// The innermost cause of a failure, which is the one that users can fix.
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn of_a_url_no_secret_is_shown() {
         let url = url("https://user:s3cret@example.org:8443/path?token=s3cret#s3cret").unwrap();
-        assert_eq!(shown(&url), "https://example.org:8443/path");
-        assert_eq!(shown(&super::url("http://[fd00::1]/").unwrap()), "http://[fd00::1]/");
+        assert_eq!(redacted(&url), "https://example.org:8443/path");
+        assert_eq!(redacted(&super::url("http://[fd00::1]/").unwrap()), "http://[fd00::1]/");
     }
 
     #[test]

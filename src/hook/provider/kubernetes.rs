@@ -17,7 +17,7 @@ const LONGEST_VALUE: usize = 128;
 const OURS: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
 
 /// The pod of a hook. The uid is unknown if the hook only names the pod.
-struct Target<'a> {
+struct PodTarget<'a> {
     namespace: &'a str,
     name: &'a str,
     uid: Option<&'a str>,
@@ -45,8 +45,8 @@ pub(super) async fn measure(
     }
 }
 
-async fn get(server: &Server, target: &Target<'_>, fields: &[(&str, &str)]) -> Result<Measured, String> {
-    let Target { namespace, name, uid } = *target;
+async fn get(server: &Server, target: &PodTarget<'_>, fields: &[(&str, &str)]) -> Result<Measured, String> {
+    let PodTarget { namespace, name, uid } = *target;
     let seen = server.annotations(namespace, name, uid).await.map_err(|error| error.to_string())?;
     for (key, wanted) in fields {
         match seen.get(*key) {
@@ -68,17 +68,17 @@ async fn get(server: &Server, target: &Target<'_>, fields: &[(&str, &str)]) -> R
     Ok(Measured::Value(Value::None))
 }
 
-async fn patch(server: &Server, target: &Target<'_>, fields: &[(&str, &str)]) -> Result<Measured, String> {
+async fn patch(server: &Server, target: &PodTarget<'_>, fields: &[(&str, &str)]) -> Result<Measured, String> {
     if let Some((key, _)) = fields.iter().find(|(key, _)| OURS.iter().any(|ours| key.starts_with(ours))) {
         return Err(format!("a hook may not set metadata.annotations.{key}"));
     }
-    let Target { namespace, name, uid } = *target;
+    let PodTarget { namespace, name, uid } = *target;
     server.annotate(namespace, name, uid, fields).await.map_err(|error| error.to_string())?;
     Ok(Measured::Value(Value::None))
 }
 
 /// The hook's own pod; if the hook has none, the pod that its arguments name.
-fn target<'a>(args: &'a [Argument], place: &'a Place) -> Result<Target<'a>, String> {
+fn target<'a>(args: &'a [Argument], place: &'a Place) -> Result<PodTarget<'a>, String> {
     let arg = |name: &str| args.iter().find(|arg| arg.name == name).and_then(|arg| arg.value.as_deref());
     if let Some(kind) = arg("Kind").filter(|kind| *kind != "Pod") {
         return Err(format!("kubernetes: only the pod can be read, not a {kind} (argument Kind)"));
@@ -91,7 +91,7 @@ fn target<'a>(args: &'a [Argument], place: &'a Place) -> Result<Target<'a>, Stri
         (None, Some(name)) if !name.is_empty() => (name, None),
         (None, _) => return Err("kubernetes: the hook has no pod: set the argument PodName".to_owned()),
     };
-    Ok(Target { namespace: &place.namespace, name, uid })
+    Ok(PodTarget { namespace: &place.namespace, name, uid })
 }
 
 /// The key and value of a field; the key is everything after the second dot.

@@ -59,7 +59,7 @@ pub(super) async fn measure(
     let path = format!("{}/api/v1/query", url.path().trim_end_matches('/'));
     url.set_path(&path);
     url.query_pairs_mut().clear().append_pair("query", &query);
-    let asked = http::shown(&url);
+    let asked = http::redacted(&url);
     let request = Request { method: Method::GET, url, headers: HeaderMap::new(), body: None, tls: None };
     // The body of an error status explains what is wrong with the query; a redirect has no such body.
     let answer = http::exchange(reach, request, LIMIT, |status| !status.is_redirection()).await?;

@@ -22,7 +22,7 @@ const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING,
 
 pub(super) async fn measure(web: &Web, args: &[Argument], reach: &Reach) -> Result<Measured, String> {
     let request = request(web, args)?;
-    let (asked, head) = (http::shown(&request.url), request.method == Method::HEAD);
+    let (asked, head) = (http::redacted(&request.url), request.method == Method::HEAD);
     let wanted = |status: reqwest::StatusCode| {
         if web.status_codes.is_empty() {
             status.is_success()

@@ -39,9 +39,9 @@ impl Metrics {
     pub fn new(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register("hook_runs", "HookRuns that this process runs, by phase", metrics.runs.clone());
-        let waiting = "HookRuns that wait until another one has ended";
+        let waiting = "HookRuns that wait because the limits of running HookRuns are reached";
         registry.register("waiting_hook_runs", waiting, metrics.waiting.clone());
-        let measurements = "Measurements of HookRuns, by their outcome";
+        let measurements = "Measurements of HookRuns, by outcome";
         registry.register("hook_measurements", measurements, metrics.measurements.clone());
         metrics
     }

@@ -103,8 +103,8 @@ mod tests {
 
     #[tokio::test]
     async fn running_measurements_are_awaited() {
-        let (reported, heard) = watch::channel(status(&[true, false]));
-        let mut waiting = Box::pin(measurements_finished(heard));
+        let (reported, receiver) = watch::channel(status(&[true, false]));
+        let mut waiting = Box::pin(measurements_finished(receiver));
         assert!(waiting.as_mut().now_or_never().is_none());
         reported.send_replace(status(&[true, true]));
         assert_eq!(waiting.as_mut().now_or_never(), Some(()));
@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn a_beginning_is_written_along_with_the_next_end() {
-        let (reported, heard) = watch::channel(HookRunStatus::default());
-        let mut progress = Progress::new(heard, Some(HookRunStatus::default()));
+        let (reported, receiver) = watch::channel(HookRunStatus::default());
+        let mut progress = Progress::new(receiver, Some(HookRunStatus::default()));
         assert_eq!(progress.updates(), None);
         // The phase `Running` is a change, once.
         reported.send_replace(status(&[false]));

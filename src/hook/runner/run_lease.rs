@@ -44,7 +44,7 @@ pub(super) struct HookRunLease {
     /// Where it is measured, or why it must not be measured.
     place: Result<Place, String>,
     /// The start of the last call that confirmed that the HookRun is ours.
-    heard: Instant,
+    confirmed_at: Instant,
 }
 
 /// The spec and status of a HookRun: read when it is taken, not before.
@@ -78,11 +78,11 @@ impl HookRunLease {
         run: Summary,
         place: Result<Place, String>,
     ) -> Self {
-        Self { context, sight, run, place, heard: Instant::now() }
+        Self { context, sight, run, place, confirmed_at: Instant::now() }
     }
 
     /// Takes the HookRun, drives it to its end and reports that; or releases it.
-    pub(super) async fn keep(mut self) {
+    pub(super) async fn run(mut self) {
         let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
         let stopped = match self.take().await {
             Ok(content) => self.drive(&name, content).await,
@@ -112,15 +112,15 @@ impl HookRunLease {
                 continue;
             }
             let taken = if named == Some(me.as_str()) {
-                self.context.server.look_at_hook_run(&self.run).await
+                self.context.server.read_hook_run(&self.run).await
             } else {
-                self.context.server.hand_hook_run(&self.run, Some(&me)).await.map(Some)
+                self.context.server.set_hook_run_runner(&self.run, Some(&me)).await.map(Some)
             };
             match taken {
                 Ok(Some(run)) => {
                     self.upsert(&run);
                     if self.is_named() {
-                        self.heard = began;
+                        self.confirmed_at = began;
                         let run = if is_foreign { self.fence().await? } else { run };
                         return Ok(content(&run));
                     }
@@ -129,7 +129,7 @@ impl HookRunLease {
                 Err(error) if error.class() == Class::Gone => return Err(Stop::Lost),
                 // Conflict: the object was modified concurrently. Read which runner is named now.
                 Err(error) if error.class() == Class::Refused => {
-                    if let Ok(seen) = self.context.server.look_at_hook_run(&self.run).await {
+                    if let Ok(seen) = self.context.server.read_hook_run(&self.run).await {
                         self.run = seen.ok_or(Stop::Lost)?.summary();
                     }
                 }
@@ -150,10 +150,10 @@ impl HookRunLease {
             }
         }
         let began = Instant::now();
-        match self.context.server.look_at_hook_run(&self.run).await {
+        match self.context.server.read_hook_run(&self.run).await {
             Ok(Some(run)) => {
                 self.upsert(&run);
-                self.heard = began;
+                self.confirmed_at = began;
                 Ok(run)
             }
             Ok(None) => Err(Stop::Lost),
@@ -172,7 +172,7 @@ impl HookRunLease {
             }
             () = sleep_until(until) => {}
         }
-        self.look();
+        self.adopt_cached();
         if *self.sight.borrow() { Ok(()) } else { Err(Stop::Release) }
     }
 
@@ -180,7 +180,7 @@ impl HookRunLease {
     async fn release(&mut self, name: &str) {
         let mut backoff = BACKOFF;
         while self.is_named() && !self.context.stop.is_cancelled() {
-            match self.context.server.hand_hook_run(&self.run, None).await {
+            match self.context.server.set_hook_run_runner(&self.run, None).await {
                 Ok(run) => {
                     self.upsert(&run);
                     tracing::info!(hook_run = name, "HookRun released: another runner may run it");
@@ -229,7 +229,7 @@ impl HookRunLease {
                 }));
                 let stop = tokio::select! {
                     ended = &mut running => return self.end(name, &ended).await,
-                    stop = self.attend(&mut progress) => stop,
+                    stop = self.wait_for_change(&mut progress) => stop,
                 };
                 if matches!(stop, Stop::Release | Stop::Shutdown) {
                     // The next runner measures at once: so wait for the measurements that are running.
@@ -268,7 +268,7 @@ impl HookRunLease {
     }
 
     /// Writes new results and observes changes, until there is a reason to stop measuring.
-    async fn attend(&mut self, progress: &mut Progress) -> Stop {
+    async fn wait_for_change(&mut self, progress: &mut Progress) -> Stop {
         let mut again = Instant::now();
         let mut backoff = BACKOFF;
         loop {
@@ -276,20 +276,23 @@ impl HookRunLease {
                 return stop;
             }
             let updates = progress.updates();
-            let ask =
-                if updates.is_some() { again } else { again.max(self.heard + self.context.terms.confirm) };
+            let ask = if updates.is_some() {
+                again
+            } else {
+                again.max(self.confirmed_at + self.context.terms.confirm)
+            };
             tokio::select! {
                 () = self.context.stop.cancelled() => return Stop::Shutdown,
                 changed = self.sight.changed() => {
                     if changed.is_err() {
                         return Stop::Lost;
                     }
-                    self.look();
+                    self.adopt_cached();
                 }
                 () = progress.changed(), if updates.is_none() => {}
-                () = sleep_until(self.heard + self.context.terms.lapse) => return Stop::Lapse,
+                () = sleep_until(self.confirmed_at + self.context.terms.lapse) => return Stop::Lapse,
                 () = sleep_until(ask) => {
-                    let limit = self.heard + self.context.terms.lapse;
+                    let limit = self.confirmed_at + self.context.terms.lapse;
                     let asked = match &updates {
                         Some(status) => timeout_at(limit, self.write(status)).await,
                         None => timeout_at(limit, self.confirm()).await,
@@ -394,7 +397,7 @@ impl HookRunLease {
     }
 
     /// Takes over the version from the watch, unless it is older.
-    fn look(&mut self) {
+    fn adopt_cached(&mut self) {
         let (namespace, name) = (self.run.namespace().unwrap_or_default(), self.run.name_any());
         if let Some(seen) = self.context.runs.get(&namespace, &name)
             && seen.uid() == self.run.uid()
@@ -406,18 +409,18 @@ impl HookRunLease {
 
     fn upsert(&mut self, run: &Run) {
         self.run = run.summary();
-        self.context.runs.learn(self.run.clone());
+        self.context.runs.upsert(self.run.clone());
     }
 
     /// Reads the HookRun and checks that it is still ours.
     async fn confirm(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
-        let seen = self.context.server.look_at_hook_run(&self.run).await.map_err(Failure::Call)?;
+        let seen = self.context.server.read_hook_run(&self.run).await.map_err(Failure::Call)?;
         self.run = seen.ok_or(Failure::Stop(Stop::Lost))?.summary();
         if !self.is_named() {
             return Err(Failure::Stop(Stop::Lost));
         }
-        self.heard = began;
+        self.confirmed_at = began;
         Ok(())
     }
 
@@ -427,7 +430,7 @@ impl HookRunLease {
         match self.context.server.hook_run_progress(&self.run, me, status).await {
             Ok(run) => {
                 self.upsert(&run);
-                self.heard = began;
+                self.confirmed_at = began;
                 Ok(())
             }
             Err(error) if error.class() == Class::Gone => Err(Failure::Stop(Stop::Lost)),

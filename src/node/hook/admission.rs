@@ -40,10 +40,10 @@ impl Node {
 
     /// The argument values that come from the pod.
     async fn injected(&self, pod: &PodRef, sandbox: &str, snapshot: &Snapshot) -> Result<Injected, Error> {
-        let shown = self.cluster.as_ref().and_then(|pods| pods.get(pod));
-        let (pod_ip, host_ip, containers) = if let Some(shown) = shown {
-            let (pod_ip, host_ip) = shown.addresses();
-            let regular = shown.declared(true).containers.into_iter().filter(|c| !c.sidecar);
+        let cached = self.cluster.as_ref().and_then(|pods| pods.get(pod));
+        let (pod_ip, host_ip, containers) = if let Some(cached) = cached {
+            let (pod_ip, host_ip) = cached.addresses();
+            let regular = cached.declared(true).containers.into_iter().filter(|c| !c.sidecar);
             (pod_ip.to_owned(), host_ip.to_owned(), regular.map(|container| container.name).collect())
         } else {
             let (pod_ip, host_ip) = addresses(&self.client, sandbox).await?;

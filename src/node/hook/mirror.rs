@@ -33,7 +33,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// The state to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct View {
+struct Publication {
     status: HookRunStatus,
     fate: Fate,
 }
@@ -54,14 +54,14 @@ enum Fate {
 #[derive(Debug)]
 pub(super) struct Mirror {
     run: String,
-    view: watch::Sender<View>,
+    view: watch::Sender<Publication>,
 }
 
 impl Mirror {
     /// Creates the object in a task of its own.
     pub(super) fn open(server: Server, runs: HookRuns, object: HookRun, status: &HookRunStatus) -> Self {
         let run = object.name_any();
-        let (view, updates) = watch::channel(View { status: status.clone(), fate: Fate::Open });
+        let (view, updates) = watch::channel(Publication { status: status.clone(), fate: Fate::Open });
         tokio::spawn(
             Writer { server, runs, object, updates, uid: None, written: None, reported: false }.write(),
         );
@@ -74,13 +74,13 @@ impl Mirror {
     }
 
     /// Publishes the progress of the hook.
-    pub(super) fn show(&self, status: &HookRunStatus) {
-        self.view.send_replace(View { status: status.clone(), fate: Fate::Open });
+    pub(super) fn publish(&self, status: &HookRunStatus) {
+        self.view.send_replace(Publication { status: status.clone(), fate: Fate::Open });
     }
 
     /// Publishes the final status, and keeps the object.
     pub(super) fn keep(&self, status: &HookRunStatus) {
-        self.view.send_replace(View { status: status.clone(), fate: Fate::Kept });
+        self.view.send_replace(Publication { status: status.clone(), fate: Fate::Kept });
     }
 
     /// Deletes the object.
@@ -122,7 +122,7 @@ struct Writer {
     server: Server,
     runs: HookRuns,
     object: HookRun,
-    updates: watch::Receiver<View>,
+    updates: watch::Receiver<Publication>,
     /// The uid of the object at the API server.
     uid: Option<String>,
     /// The last written status, and the time of that write.
@@ -173,7 +173,7 @@ impl Writer {
     }
 
     /// Performs the next write.
-    async fn step(&mut self, view: &View) -> Result<Then, Error> {
+    async fn step(&mut self, view: &Publication) -> Result<Then, Error> {
         let (namespace, name) = (self.object.namespace().unwrap_or_default(), self.object.name_any());
         let uid = match &self.uid {
             Some(uid) => uid.clone(),
@@ -242,7 +242,7 @@ impl Writer {
 
     /// Waits until there is something else to write and the minimum interval has passed. Returns false if no update
     /// can arrive.
-    async fn wait(&mut self, view: &View) -> bool {
+    async fn wait(&mut self, view: &Publication) -> bool {
         let due = self.written.as_ref().map_or_else(Instant::now, |(_, at)| *at + PACE);
         let mut fate = view.fate;
         while fate == Fate::Open && Instant::now() < due {
@@ -257,7 +257,7 @@ impl Writer {
             }
         }
         let status = self.written.as_ref().map(|(status, _)| status);
-        let is_update = |seen: &View| seen.fate != Fate::Open || Some(&seen.status) != status;
+        let is_update = |seen: &Publication| seen.fate != Fate::Open || Some(&seen.status) != status;
         self.updates.wait_for(|seen| is_update(seen)).await.is_ok()
     }
 

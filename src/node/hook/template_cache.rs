@@ -21,13 +21,13 @@ impl std::fmt::Debug for TemplateCache {
 
 impl TemplateCache {
     /// Replaces the whole content.
-    pub fn fill(&self, known: Templates) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = known;
+    pub fn fill(&self, templates: Templates) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = templates;
     }
 
     /// The template of this name, if it is cached.
     pub fn get(&self, namespace: &str, name: &str) -> Option<HookTemplateSpec> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&(namespace.to_owned(), name.to_owned())).cloned()
+        let templates = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        templates.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 }

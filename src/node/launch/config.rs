@@ -66,8 +66,8 @@ pub fn container_config(
     dirs: &Dirs,
 ) -> v1::ContainerConfig {
     let variables = expand::variables(&container.env);
-    let known: HashMap<_, _> = variables.iter().cloned().collect();
-    let expanded = |words: &[String]| words.iter().map(|word| expand::expand(word, &known)).collect();
+    let values: HashMap<_, _> = variables.iter().cloned().collect();
+    let expanded = |words: &[String]| words.iter().map(|word| expand::expand(word, &values)).collect();
     let mut labels: HashMap<_, _> = pod_labels(manifest, uid).into();
     labels.insert(annotation::CONTAINER_NAME.to_owned(), container.name.clone());
     let paths = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect();

@@ -9,18 +9,18 @@ use crate::api::manifest::EnvVar;
 
 /// A container's variables, each expanded with those before it; the last one of the same name wins.
 pub(super) fn variables(env: &[EnvVar]) -> Vec<(&str, String)> {
-    let mut known = HashMap::new();
+    let mut values = HashMap::new();
     let mut expanded = Vec::with_capacity(env.len());
     for variable in env {
-        let value = expand(&variable.value, &known);
-        known.insert(variable.name.as_str(), value.clone());
+        let value = expand(&variable.value, &values);
+        values.insert(variable.name.as_str(), value.clone());
         expanded.push((variable.name.as_str(), value));
     }
     expanded
 }
 
 /// Expands the references in `text`.
-pub(super) fn expand(text: &str, known: &HashMap<&str, String>) -> String {
+pub(super) fn expand(text: &str, values: &HashMap<&str, String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -30,7 +30,7 @@ pub(super) fn expand(text: &str, known: &HashMap<&str, String>) -> String {
             out.push('$');
             rest = then;
         } else if let Some((name, then)) = after.strip_prefix('(').and_then(|after| after.split_once(')')) {
-            match known.get(name) {
+            match values.get(name) {
                 Some(value) => out.push_str(value),
                 None => out.push_str(&rest[at..rest.len() - then.len()]),
             }
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn as_kubernetes_does() {
-        let known = HashMap::from([("A", "1".to_owned()), ("B", "$(A)".to_owned()), ("E", String::new())]);
+        let values = HashMap::from([("A", "1".to_owned()), ("B", "$(A)".to_owned()), ("E", String::new())]);
         for (text, expected) in [
             ("", ""),
             ("plain", "plain"),
@@ -68,7 +68,7 @@ mod tests {
             ("é$(A)é", "é1é"),
             ("$(A)$", "1$"),
         ] {
-            assert_eq!(expand(text, &known), expected, "{text}");
+            assert_eq!(expand(text, &values), expected, "{text}");
         }
     }
 

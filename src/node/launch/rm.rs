@@ -78,7 +78,7 @@ pub enum RmError {
 
 /// Removes a pod. A missing pod is not an error.
 pub async fn rm(client: &Client, namespace: &str, name: &str, dirs: &Dirs) -> Result<Removed, RmError> {
-    let shown = || format!("{namespace}/{name}");
+    let display_name = || format!("{namespace}/{name}");
     for part in [namespace, name] {
         check(part)?;
     }
@@ -90,11 +90,11 @@ pub async fn rm(client: &Client, namespace: &str, name: &str, dirs: &Dirs) -> Re
     for sandbox in &ours {
         let dir = sandbox.annotations.get(annotation::STATE_DIR);
         if let Some(dir) = dir.filter(|dir| Some(dir.as_str()) != dirs.state().to_str()) {
-            return Err(RmError::OtherState { pod: shown(), dir: dir.clone() });
+            return Err(RmError::OtherState { pod: display_name(), dir: dir.clone() });
         }
     }
     if let (Some(other), true, None) = (others.first(), ours.is_empty(), &claimed) {
-        return Err(RmError::NotOurs { pod: shown(), owner: owned_by(owner(other)) });
+        return Err(RmError::NotOurs { pod: display_name(), owner: owned_by(owner(other)) });
     }
     let uids: BTreeSet<_> =
         ours.iter().filter_map(|one| one.labels.get(annotation::POD_UID).cloned()).chain(claimed).collect();

@@ -37,10 +37,10 @@ fn rollout(steps: &serde_json::Value) -> Rollout {
 
 impl Rollout {
     /// One reconcile; its writes are applied.
-    fn look(&mut self) -> Step {
+    fn decide(&mut self) -> Step {
         let reached = self.reached;
-        let step = look(
-            &Look {
+        let step = decide(
+            &CanaryInput {
                 canary: &self.canary,
                 update: self.update,
                 all_updated: self.all_updated,
@@ -77,7 +77,7 @@ impl Rollout {
     }
 
     fn index(&mut self) -> usize {
-        self.look();
+        self.decide();
         self.steps.index.unwrap()
     }
 }
@@ -89,27 +89,27 @@ fn part(count: u32) -> Held {
 #[test]
 fn a_step_ends_when_its_partition_is_reached_also_when_more_than_that_is() {
     let mut rollout = rollout(&json!([{"partition": 8}, {"partition": 5}]));
-    assert_eq!((rollout.index(), rollout.look().held), (0, part(8)));
+    assert_eq!((rollout.index(), rollout.decide().held), (0, part(8)));
     rollout.reached = Some(3);
     assert_eq!(rollout.index(), 1, "19: overshoot completes");
-    assert_eq!(rollout.look().held, part(5));
+    assert_eq!(rollout.decide().held, part(5));
     assert_eq!(rollout.index(), 2);
-    assert_eq!(rollout.look().held, part(0));
+    assert_eq!(rollout.decide().held, part(0));
 }
 
 #[test]
 fn before_the_first_partition_nothing_moves() {
     let mut rollout = rollout(&json!([{"pause": {}}, {"partition": 5}]));
-    assert_eq!(rollout.look().held, Held::All);
+    assert_eq!(rollout.decide().held, Held::All);
 }
 
 #[test]
 fn a_pause_without_an_end_is_ended_by_the_user() {
     let mut rollout = rollout(&json!([{"pause": {}}, {"partition": 5}]));
-    rollout.look();
-    rollout.look();
+    rollout.decide();
+    rollout.decide();
     assert!(rollout.paused && rollout.steps.pauses.is_empty(), "begun once paused is seen");
-    rollout.look();
+    rollout.decide();
     assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByCanaryPauseStep);
     rollout.now = 100_000;
     assert_eq!(rollout.index(), 0);
@@ -121,14 +121,14 @@ fn a_pause_without_an_end_is_ended_by_the_user() {
 #[test]
 fn a_pause_with_an_end_ends_by_itself() {
     let mut rollout = rollout(&json!([{"pause": {"duration": 60}}, {"partition": 5}]));
-    rollout.look();
-    rollout.look();
-    let step = rollout.look();
+    rollout.decide();
+    rollout.decide();
+    let step = rollout.decide();
     assert_eq!(step.requeue_at, Some(at(60)));
     rollout.now = 59;
-    assert_eq!(rollout.look().requeue_at, Some(at(60)));
+    assert_eq!(rollout.decide().requeue_at, Some(at(60)));
     rollout.now = 60;
-    rollout.look();
+    rollout.decide();
     assert!(!rollout.paused);
     assert_eq!(rollout.index(), 1);
 }
@@ -139,7 +139,7 @@ fn paused_by_the_user_is_never_set_back() {
     rollout.paused = true;
     rollout.reached = Some(8);
     for _ in 0..3 {
-        let step = rollout.look();
+        let step = rollout.decide();
         assert!(!step.actions.iter().any(|action| matches!(action, Action::SetPaused(_))), "{step:?}");
     }
 }
@@ -147,8 +147,8 @@ fn paused_by_the_user_is_never_set_back() {
 #[test]
 fn a_hook_lets_the_step_pass_and_goes() {
     let mut rollout = rollout(&json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
-    rollout.look();
-    rollout.look();
+    rollout.decide();
+    rollout.decide();
     assert_eq!(rollout.runs[0].name, "canary-web-2-0-test");
     assert_eq!(rollout.steps.canary.current_step_hook_run, "canary-web-2-0-test");
     assert_eq!(rollout.index(), 0);
@@ -160,11 +160,11 @@ fn a_hook_lets_the_step_pass_and_goes() {
 #[test]
 fn a_hook_that_fails_pauses_until_the_user_goes_on() {
     let mut rollout = rollout(&json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
-    rollout.look();
-    rollout.look();
+    rollout.decide();
+    rollout.decide();
     rollout.runs[0].phase = HookPhase::Failed;
-    rollout.look();
-    rollout.look();
+    rollout.decide();
+    rollout.decide();
     assert!(rollout.paused);
     assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByStepBasedHook);
     assert_eq!(rollout.index(), 0);
@@ -177,7 +177,7 @@ fn another_template_or_other_steps_begin_anew_and_end_an_own_pause() {
     let mut rollout = rollout(&json!([{"partition": 8}, {"pause": {}}]));
     rollout.reached = Some(8);
     for _ in 0..4 {
-        rollout.look();
+        rollout.decide();
     }
     assert!(rollout.paused && rollout.steps.index == Some(1) && !rollout.steps.pauses.is_empty());
     rollout.update = "web-3";
@@ -186,7 +186,7 @@ fn another_template_or_other_steps_begin_anew_and_end_an_own_pause() {
     assert!(!rollout.paused && rollout.steps.pauses.is_empty());
     let before = rollout.steps.hash.clone();
     rollout.canary.steps.pop();
-    rollout.look();
+    rollout.decide();
     assert_ne!(rollout.steps.hash, before);
 }
 
@@ -197,9 +197,9 @@ fn the_first_rollout_and_the_way_back_have_no_steps() {
     first.all_updated = true;
     assert_eq!(first.index(), 1);
     first.reached = Some(0);
-    first.look();
+    first.decide();
     assert_eq!(first.steps.canary.revision, "web-2");
     let mut back = rollout(&json!([{"partition": 8}]));
     back.update = "web-1";
-    assert_eq!((back.index(), back.look().held), (1, part(0)));
+    assert_eq!((back.index(), back.decide().held), (1, part(0)));
 }

@@ -39,11 +39,11 @@ fn carry_out(sight: &mut Sight, decision: &Decision) {
     for action in &decision.actions {
         match action {
             Action::WriteRevision(revision, _) => {
-                sight.revisions.retain(|known| known.name != revision.name);
+                sight.revisions.retain(|cached| cached.name != revision.name);
                 sight.revisions.push(revision.clone());
             }
-            Action::DeleteRevision(name) => sight.revisions.retain(|known| known.name != *name),
-            Action::DeletePod { pod, .. } => sight.pods.retain(|known| known.name != pod.name),
+            Action::DeleteRevision(name) => sight.revisions.retain(|cached| cached.name != *name),
+            Action::DeletePod { pod, .. } => sight.pods.retain(|cached| cached.name != pod.name),
             Action::PatchPod { pod, patch, .. } => write(sight.pod(&pod.name), patch),
             Action::CreateRun(run) => sight.runs.push(made(run, sight.now)),
             Action::DeleteRun(name) => sight.runs.retain(|run| run.name != *name),

@@ -22,7 +22,7 @@ const SCALED: [&str; 1] = ["scaled in"];
 /// Moves that are no reason to delete a pod.
 fn moves() -> impl Strategy<Value = Move> {
     prop_oneof![
-        12 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Look),
+        12 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Reconcile),
         4 => (1..200_i64).prop_map(Move::Wait),
         8 => Just(Move::Kubelet),
         12 => (0..8_usize, agent_moves()).prop_map(|(at, how)| Move::Agent(at, how)),
@@ -57,9 +57,9 @@ fn surging() -> impl Strategy<Value = Draft> {
 
 /// How often each move occurred while surge pods existed.
 #[derive(Default)]
-struct Seen(RefCell<BTreeMap<&'static str, usize>>);
+struct ReachedStates(RefCell<BTreeMap<&'static str, usize>>);
 
-impl Seen {
+impl ReachedStates {
     fn count(&self, world: &World, one: &Move) {
         if !world.is_surging() {
             return;
@@ -86,7 +86,7 @@ impl Seen {
 
 #[test]
 fn every_original_pod_survives_an_update_in_place() {
-    let seen = Seen::default();
+    let seen = ReachedStates::default();
     let cases = (updates(), prop::collection::vec(moves(), 0..120));
     let config = check_all(&cases, |(draft, moves)| {
         let mut world = World::new(draft);
@@ -108,7 +108,7 @@ fn every_original_pod_survives_an_update_in_place() {
 
 #[test]
 fn scaling_in_during_an_update_in_place_costs_no_more_original_pods_than_are_too_many() {
-    let seen = Seen::default();
+    let seen = ReachedStates::default();
     let cases =
         (prop_oneof![1 => updates(), 3 => surging()], prop::collection::vec(moves_and_scaling(), 0..120));
     let config = check_all(&cases, |(draft, moves)| {

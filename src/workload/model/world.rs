@@ -18,7 +18,7 @@ use crate::workload::action::{Action, Why};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
 use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
-use crate::workload::input::{ClaimState, Claims, Seen};
+use crate::workload::input::{CachedObjects, ClaimState, Claims};
 use crate::workload::order::Nodes;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
@@ -62,7 +62,7 @@ impl World {
 
     pub(super) fn make(&mut self, one: &Move) {
         match one {
-            Move::Look(writes) => self.look(*writes),
+            Move::Reconcile(writes) => self.reconcile(*writes),
             Move::Wait(seconds) => self.now += SignedDuration::from_secs(*seconds),
             Move::Kubelet => self.kubelet(),
             Move::Agent(at, how) => self.agent(*at, *how),
@@ -129,14 +129,14 @@ impl World {
     /// The revisions with whole templates that the controller would have; all others are left out.
     fn needed(&self) -> Vec<Revision> {
         let needed = revision::needed(self.pods.iter(), &self.report.current_revision);
-        self.revisions.iter().filter(|known| needed.contains(known.name.as_str())).cloned().collect()
+        self.revisions.iter().filter(|cached| needed.contains(cached.name.as_str())).cloned().collect()
     }
 
     fn decision(&self) -> Decision {
         let spec = self.draft.spec();
         let (nodes, taken) = (Nodes::new(), BTreeSet::new());
         let needed = self.needed();
-        let seen = Seen {
+        let seen = CachedObjects {
             pods: self.pods.iter().collect(),
             history: history(&self.revisions),
             revisions: &needed,
@@ -152,7 +152,7 @@ impl World {
         decision
     }
 
-    fn look(&mut self, writes: usize) {
+    fn reconcile(&mut self, writes: usize) {
         let decision = self.decision();
         self.check(&decision);
         for action in decision.actions.iter().take(writes) {
@@ -264,7 +264,7 @@ impl World {
     }
 
     fn is_updating(&self, pod: &Pod) -> bool {
-        let asking = pod.task_state(self.now) == TaskState::Asking;
+        let asking = pod.task_state(self.now) == TaskState::Waiting;
         let scales = pod.task.as_ref().is_some_and(|task| task.purpose == Purpose::ScaleIn);
         self.is_busy(pod) || (asking && !scales)
     }
@@ -272,28 +272,32 @@ impl World {
     fn write(&mut self, action: &Action) {
         match action {
             Action::WriteRevision(revision, _) => {
-                self.revisions.retain(|known| known.name != revision.name);
+                self.revisions.retain(|cached| cached.name != revision.name);
                 self.revisions.push(revision.clone());
             }
-            Action::DeleteRevision(name) => self.revisions.retain(|known| known.name != *name),
+            Action::DeleteRevision(name) => self.revisions.retain(|cached| cached.name != *name),
             Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone(), ClaimState::Bindable)),
             Action::CreatePod { name, body } => self.born(name, body),
             Action::DeletePod { pod, .. } => {
-                let pod =
-                    self.pods.iter_mut().find(|known| known.uid == pod.uid && known.version == pod.version);
+                let pod = self
+                    .pods
+                    .iter_mut()
+                    .find(|cached| cached.uid == pod.uid && cached.version == pod.version);
                 if let Some(pod) = pod {
                     pod.deletion = Some(self.now);
                 }
             }
             Action::PatchPod { pod, patch, .. } => {
-                let known =
-                    self.pods.iter_mut().find(|known| known.uid == pod.uid && known.version == pod.version);
-                if let Some(known) = known {
-                    patch_pod(known, patch, &mut self.wanted);
+                let cached = self
+                    .pods
+                    .iter_mut()
+                    .find(|cached| cached.uid == pod.uid && cached.version == pod.version);
+                if let Some(cached) = cached {
+                    patch_pod(cached, patch, &mut self.wanted);
                 }
             }
             Action::CreateRun(run) => {
-                if self.runs.iter().all(|known| known.name != run.name) {
+                if self.runs.iter().all(|cached| cached.name != run.name) {
                     self.runs.push(Run {
                         name: run.name.clone(),
                         kind: run.kind,
@@ -318,7 +322,7 @@ impl World {
                 self.draft.annotations.remove(workload_key::RETRY);
                 self.set_retry(false);
             }
-            Action::Tell(_) => {}
+            Action::Report(_) => {}
         }
     }
 
@@ -338,9 +342,9 @@ impl World {
     fn kubelet(&mut self) {
         let (now, made) = (self.now, self.made);
         self.pods.retain(|pod| !pod.is_deleting());
-        let known: BTreeSet<_> = self.pods.iter().map(|pod| pod.uid.clone()).collect();
-        self.wanted.retain(|uid, _| known.contains(uid));
-        self.open.retain(|uid, _| known.contains(uid));
+        let cached: BTreeSet<_> = self.pods.iter().map(|pod| pod.uid.clone()).collect();
+        self.wanted.retain(|uid, _| cached.contains(uid));
+        self.open.retain(|uid, _| cached.contains(uid));
         for pod in self.pods.iter_mut().filter(|pod| pod.phase == PodPhase::Pending) {
             pod.node = Some(format!("node-{}", made % 3));
             pod.phase = PodPhase::Running;
@@ -444,7 +448,7 @@ impl World {
             self.now += SignedDuration::from_secs(31);
             let still = self.decision().actions.iter().all(|action| *action == Action::ClearRetry);
             quiet = if still { quiet + 1 } else { 0 };
-            self.look(usize::MAX);
+            self.reconcile(usize::MAX);
             // Longer than any wait.
             if quiet > 12 {
                 return;

@@ -241,17 +241,17 @@ async fn s2_the_token_of_an_agent_deletes_no_pod_past_the_guard() {
     let victim: Value = serde_json::from_str(&victim).unwrap();
     let create = ["create", "-f", "-", AGENT];
     let run = forged("by-token", &victim);
-    fixture.refused(&create, &run.to_string(), "is set on a HookRun by the controller");
+    fixture.refused(&create, &run.to_string(), "may be set on a HookRun only by the controller");
     let mut plain = run.clone();
     plain["metadata"]["labels"] = json!({"inplace.dev/node": "other", "inplace.dev/operation": "x"});
     plain["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
-    fixture.refused(&create, &plain.to_string(), "an agent approves no HookRun");
+    fixture.refused(&create, &plain.to_string(), "an agent must not approve a HookRun");
     plain["metadata"]["annotations"] = json!({});
     fixture.done(&create, &plain.to_string());
     let label = ["label", "hookrun", "by-token", "-n", "shop", AGENT, "inplace.dev/delete-guard=finish"];
-    fixture.refused(&label, "", "is set on a HookRun by the controller");
+    fixture.refused(&label, "", "may be set on a HookRun only by the controller");
     let move_it = ["label", "hookrun", "by-token", "-n", "shop", AGENT, "inplace.dev/operation-"];
-    fixture.refused(&move_it, "", "an agent changes neither");
+    fixture.refused(&move_it, "", "an agent must not change the spec, the node or the operation");
     fixture.refused(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "", "is guarded");
     // The controller completes the eviction, and reconciles the forged HookRun in the same pass.
     fixture.evicted_by_taint().await;
@@ -391,7 +391,7 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
         "--as=mallory",
         "inplace.dev/task=DeleteGuard/leave//1",
     ];
-    fixture.refused(&tie, "", "is set on a HookRun by the controller");
+    fixture.refused(&tie, "", "may be set on a HookRun only by the controller");
 }
 
 #[tokio::test]
@@ -426,7 +426,7 @@ async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
     );
     let delete = |pod| ["delete", "pod", pod, "-n", "shop", "--wait=false", "--as=mallory"];
     let began = Instant::now();
-    fixture.refused(&delete("forged-2"), "", "is not there: create it");
+    fixture.refused(&delete("forged-2"), "", "does not exist: create it");
     let at = r#"jsonpath={.status.conditions[?(@.type=="inplace.dev/DeleteGuardHeld")].lastTransitionTime}"#;
     let held = fixture.done(&["get", "pod", "forged-2", "-n", "shop", "-o", at], "");
     assert!(!held.is_empty() && !held.starts_with("2020"), "held since {held:?}");
@@ -450,10 +450,10 @@ async fn held_a_pod_goes_when_its_time_is_over_and_nobody_makes_that_earlier() {
     let mut approved =
         hook("HookRun", "approved", &json!({"exec": {"container": "app", "command": ["true"]}}));
     approved["metadata"]["annotations"] = json!({"inplace.dev/approve": "true"});
-    fixture.refused(&create, &approved.to_string(), "a HookRun is approved when it is there");
+    fixture.refused(&create, &approved.to_string(), "create the HookRun without this annotation");
     approved["metadata"] =
         json!({"name": "shown", "namespace": "shop", "labels": {"inplace.dev/operation": "x"}});
-    fixture.refused(&create, &approved.to_string(), "is set on a HookRun by the agents");
+    fixture.refused(&create, &approved.to_string(), "may be set on a HookRun only by the agents");
     // A status in the created object is not stored: the API server keeps the status in a subresource.
     let mut ended = hook("HookRun", "ended", &json!({"exec": {"container": "app", "command": ["true"]}}));
     ended["status"] = json!({"phase": "Successful"});

@@ -36,7 +36,7 @@ fn is_spared(load: &Load<'_>) {
     let reported = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{reported}");
     let bears = COUNT + 1;
-    assert!(reported.contains(&format!("with a backoffLimit of {bears} it bears them")), "{reported}");
+    assert!(reported.contains(&format!("set backoffLimit to at least {bears}")), "{reported}");
     load.same_but_restarted(&before, 0);
     let patch = json!({"spec": {"backoffLimit": bears}}).to_string();
     load.fixture.cluster.kubectl(&["patch", "job", load.name, "--type=merge", "-p", &patch]);
@@ -106,7 +106,7 @@ pub(super) fn a_pod_that_cannot_be_scheduled_ends_nothing(fixture: &Fixture<'_>)
         (status["reason"] == "PodsUnreachable" && status["done"] == COUNT).then_some(status)
     });
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains(&format!("{labelled} (it has no node)")), "{message}");
+    assert!(message.contains(&format!("{labelled} (not scheduled to a node)")), "{message}");
     assert!(status["failed"].is_null() || status["failed"] == 0, "{status:#}");
     load.same_but_restarted(&before, 1);
     // When the owner is deleted, the rest of the rollout is complete.

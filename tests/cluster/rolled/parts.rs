@@ -85,7 +85,7 @@ pub(super) fn a_target_that_is_deleted_ends_it(fixture: &Fixture<'_>) {
         let status = fixture.rollout("never")["status"].clone();
         let reported = status["message"]
             .as_str()
-            .is_some_and(|message| message.contains("there is no Deployment/never"));
+            .is_some_and(|message| message.contains("the target Deployment/never does not exist"));
         (reported && status["phase"] == "Pending").then_some(())
     });
     fixture.cluster.kubectl(&["delete", "ipr", "never"]);

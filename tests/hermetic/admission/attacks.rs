@@ -401,7 +401,7 @@ async fn whoever_the_settings_exempt_is_not_held() {
     let reported = guard_fixture.deleted(by("system:kube-scheduler", &[])).await;
     assert_eq!(reported["allowed"], true, "{reported}");
     assert!(
-        reported["warnings"][0].as_str().unwrap().contains("the guard does not hold this user"),
+        reported["warnings"][0].as_str().unwrap().contains("this user is exempt from the delete guard"),
         "{reported}"
     );
     assert_eq!((guard_fixture.events("DeleteGuardExempt").len(), guard_fixture.runs().len()), (1, 0));
@@ -442,7 +442,7 @@ async fn whoever_the_settings_exempt_is_not_held() {
     let reported = guard_fixture.deleted(json!({})).await;
     assert_eq!(reported["allowed"], true, "{reported}");
     assert!(
-        guard_fixture.events("DeleteGuardExpired")[0].contains("held since 2026-03-01T12:00:00Z"),
+        guard_fixture.events("DeleteGuardExpired")[0].contains("refused since 2026-03-01T12:00:00Z"),
         "{reported}"
     );
 }

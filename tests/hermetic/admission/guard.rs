@@ -134,7 +134,7 @@ async fn fifty_deletions_at_once_are_one_hook_and_all_pass_once_it_has_succeeded
     assert!(run["spec"]["args"].as_array().unwrap().contains(&json!({"name": "PodIP", "value": "10.0.0.7"})));
     assert_eq!(
         guard_fixture.events("DeleteGuardAsked"),
-        [format!("ann wants to delete it: it stays until HookRun {name} has succeeded")]
+        [format!("the deletion by ann is refused until HookRun {name} has succeeded")]
     );
 
     guard_fixture.ends(&run, "Running");
@@ -226,16 +226,16 @@ async fn what_is_missing_is_named_and_a_person_has_the_last_word() {
     );
     let reported = deleted(json!({"inplace.dev/pre-delete-hook": "other"})).await;
     assert!(
-        no(&reported, 403).contains("HookTemplate shop/other, which it has to pass, is not there"),
+        no(&reported, 403).contains("HookTemplate shop/other of its pre-delete hook does not exist"),
         "{reported}"
     );
     let reported = deleted(json!({"inplace.dev/delete-guard-override": "ticket 42"})).await;
     assert_eq!(reported["allowed"], true);
     assert!(
-        reported["warnings"][0].as_str().unwrap().contains("ann deletes it without its pre-delete hook"),
+        reported["warnings"][0].as_str().unwrap().contains("ann deletes the pod without its pre-delete hook"),
         "{reported}"
     );
-    let expected = "ann deletes it without its pre-delete hook, as the pod says: ticket 42";
+    let expected = "ann deletes the pod without its pre-delete hook: the annotation inplace.dev/delete-guard-override of the pod allows it: ticket 42";
     assert_eq!(guard_fixture.events("DeleteGuardOverridden"), [expected]);
     assert_eq!(guard_fixture.fixture.api.events()[0]["type"], "Warning");
 
@@ -357,7 +357,10 @@ async fn a_pod_whose_hook_cannot_be_started_is_held_no_longer_than_it_may_be() {
     no(&guard_fixture.deleted(json!({"dryRun": true})).await, 403);
     assert_eq!(held_since(), None);
     let reported = guard_fixture.deleted(json!({})).await;
-    assert!(no(&reported, 403).contains("nobody-made-it, which it has to pass, is not there"), "{reported}");
+    assert!(
+        no(&reported, 403).contains("nobody-made-it of its pre-delete hook does not exist"),
+        "{reported}"
+    );
     assert!(held_since().is_some(), "nothing remembers since when the pod is held");
     // The first refusal counts, not later ones.
     let first = ago(9);

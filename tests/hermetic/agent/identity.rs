@@ -210,8 +210,8 @@ async fn a_hook_about_a_pod_that_is_not_on_the_node_is_not_run() {
     fixture.show_as("bank", "late", &late, |pod| pod["metadata"]["uid"] = json!(late.uid));
     assert_eq!(fixture.run_ended("bank", "early").await["status"]["phase"], "Successful");
     for (run, why) in [
-        ("elsewhere", "no pod shop/web-0 on node node-1"),
-        ("foreign", "no pod shop/vault"),
+        ("elsewhere", "pod shop/web-0 is not on node node-1"),
+        ("foreign", "pod shop/vault is not on node"),
         ("named", "namespace shop"),
         ("unnamed", "the HookRun names no pod"),
     ] {

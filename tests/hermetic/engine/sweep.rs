@@ -2,7 +2,7 @@
 
 use inplace::api::annotation;
 use inplace::node::journal::Entry;
-use inplace::node::sweep::{forget_gone, sweep};
+use inplace::node::sweep::{remove_gone, sweep};
 use inplace::operation::snapshot::Owner;
 
 use super::super::runtime::{Fault, Model, Pod};
@@ -134,11 +134,11 @@ async fn a_pod_that_is_gone_is_forgotten() {
     gone.open = journal.load(&fixture.pod).unwrap().open;
     assert!(gone.open.is_some());
     journal.write(&gone).unwrap();
-    forget_gone(client, journal).await.unwrap();
+    remove_gone(client, journal).await.unwrap();
     assert!(known(&fixture.pod) && known(&gone.pod));
     gone.open = None;
     journal.write(&gone).unwrap();
-    forget_gone(client, journal).await.unwrap();
+    remove_gone(client, journal).await.unwrap();
     assert!(known(&fixture.pod) && !known(&gone.pod));
 }
 

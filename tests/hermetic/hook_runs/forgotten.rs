@@ -1,7 +1,7 @@
 //! HookRuns that an agent has left at the API server when it was killed at the wrong moment.
 
 use inplace::api::pod_ref::PodRef;
-use inplace::node::hook::Forgotten;
+use inplace::node::hook::LeftoverHookRuns;
 use inplace::node::journal::{Entry, Journal};
 
 use super::*;
@@ -31,7 +31,7 @@ async fn runs_of_ended_operations_go_and_what_failed_or_is_open_stays() {
     let server = fixture.server().await;
     let watching = CancellationToken::new();
     let runs = HookRuns::watch(server.clone(), "HookRuns", "", watching.clone());
-    Forgotten::of(&journal).await.put_away(server, runs).await;
+    LeftoverHookRuns::of(&journal).await.delete(server, runs).await;
     watching.cancel();
     let there = |name: &&str| fixture.api.get("hookruns", "shop", name).is_some();
     let all = ["left-running", "left-successful", "failed", "open", "of-another-pod"];

@@ -106,7 +106,7 @@ async fn a_job_that_would_take_the_restarts_for_failures_keeps_its_pods() {
     };
     let _controller = rollout_fixture.fixture.controller();
     for (policy, phase, reason) in
-        [("OnFailure", "Failed", "BackoffLimit"), ("Never", "Succeeded", "AllPodsThrough")]
+        [("OnFailure", "Failed", "BackoffLimit"), ("Never", "Succeeded", "AllPodsDone")]
     {
         let job = rollout_fixture.fixture.api.put(job(policy));
         let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": name(&job), "uid": job["metadata"]["uid"],
@@ -168,7 +168,7 @@ async fn one_dead_node_and_one_pod_without_a_node_end_nothing() {
     let status = rollout_fixture.status("one", "it waits for the two", waits).await;
     let message = status["message"].as_str().unwrap();
     assert!(
-        message.contains("web-1-0 (no agent is ready on node node-2), web-1-1 (it has no node)"),
+        message.contains("web-1-0 (no agent is ready on node node-2), web-1-1 (not scheduled to a node)"),
         "{message}"
     );
     assert_eq!((&status["phase"], &status["failed"]), (&json!("Running"), &json!(0)), "{status:#}");

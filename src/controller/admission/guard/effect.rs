@@ -36,7 +36,7 @@ impl Guard {
         let by = asked.user_info.printable();
         match verdict {
             Verdict::Passed(run, at) => {
-                let note = format!("{by} may delete it: HookRun {run} has succeeded");
+                let note = format!("{by} may delete the pod: HookRun {run} has succeeded");
                 self.report(
                     asked,
                     pod,
@@ -46,41 +46,48 @@ impl Guard {
                 Ok(Ok(None))
             }
             Verdict::Overridden(place, reason) => {
-                let note =
-                    format!("{by} deletes it without its pre-delete hook, as the {place} says: {reason}");
+                let note = format!(
+                    "{by} deletes the pod without its pre-delete hook: the annotation {} of the {place} allows it: {reason}",
+                    annotation::DELETE_GUARD_OVERRIDE
+                );
                 Ok(Ok(Some(self.warned(asked, pod, "DeleteGuardOverridden", note).await)))
             }
             Verdict::Expired(since) => {
                 let note = format!(
-                    "{by} deletes it without its pre-delete hook: it is held since {since}, longer than --guard-longest-hold"
+                    "{by} deletes the pod without its pre-delete hook: its deletion has been refused since {since}, longer than \
+                     --guard-longest-hold"
                 );
                 Ok(Ok(Some(self.warned(asked, pod, "DeleteGuardExpired", note).await)))
             }
             Verdict::Held(run, message) => {
-                // An attempt of the workload needs no mark: the workload deletes the pod itself.
-                let marks =
+                // An attempt of the workload needs no label: the workload deletes the pod itself.
+                let is_unlabelled =
                     |run: &Attempt| finishes && !run.finishes && run.is_guards() && !asked.is_dry_run();
-                let run = run.filter(|run| marks(run));
+                let run = run.filter(|run| is_unlabelled(run));
                 if let Some(run) = run {
                     self.server.finish_hook_run(&asked.namespace, &run.name).await?;
                 }
                 Ok(Err(message))
             }
-            Verdict::Ask(run, why) => self.ask(asked, pod, &run, why.as_deref(), finishes).await.map(Err),
+            Verdict::StartHook(run, why) => {
+                self.ask(asked, pod, &run, why.as_deref(), finishes).await.map(Err)
+            }
         }
     }
 
-    /// Reports that a user whom the guard does not hold deletes a pod without its hook.
+    /// Reports that an exempt user deletes a pod without its hook.
     pub(super) async fn exempted(&self, asked: &Request, pod: &Pod) -> String {
         let by = asked.user_info.printable();
-        let note = format!("{by} deletes it without its pre-delete hook: the guard does not hold this user");
+        let note = format!(
+            "{by} deletes the pod without its pre-delete hook: this user is exempt from the delete guard"
+        );
         self.warned(asked, pod, "DeleteGuardExempt", note).await
     }
 
     /// Reports a deletion without a hook: in the log, as an event, and as a warning to the user.
     async fn warned(&self, asked: &Request, pod: &Pod, reason: &str, note: String) -> String {
         let warning = format!("pod {}: {note}", pod.name_any());
-        self.say(asked, pod, reason, true, note).await;
+        self.record_event(asked, pod, reason, true, note).await;
         warning
     }
 
@@ -90,7 +97,11 @@ impl Guard {
         let Err(error) = self.server.hold_pod(pod, since).await else { return };
         let is_other = matches!(error.class(), Class::Gone | Class::Refused);
         if !is_other && self.limit.admits(&pod.uid().unwrap_or_default(), "") {
-            tracing::warn!(error = chain(&error), "--guard-longest-hold counts from the first hook");
+            tracing::warn!(
+                error = chain(&error),
+                "pod {}: the time of the first refusal cannot be written: --guard-longest-hold counts from the first hook",
+                pod.name_any()
+            );
         }
     }
 
@@ -107,7 +118,7 @@ impl Guard {
         let namespace = &asked.namespace;
         let Some(template) = self.server.hook_template(namespace, &run.template).await? else {
             return Ok(format!(
-                "pod {name} is guarded, but HookTemplate {namespace}/{}, which it has to pass, is not there: create it",
+                "pod {name} is guarded, but HookTemplate {namespace}/{} of its pre-delete hook does not exist: create it",
                 run.template
             ));
         };
@@ -115,25 +126,25 @@ impl Guard {
             Ok(spec) => spec,
             Err(problem) => {
                 return Ok(format!(
-                    "pod {name} is guarded, but HookTemplate {namespace}/{}, which it has to pass, cannot be used for it: \
+                    "pod {name} is guarded, but HookTemplate {namespace}/{} of its pre-delete hook cannot be used for it: \
                      {problem}",
                     run.template
                 ));
             }
         };
         if asked.is_dry_run() {
-            return Ok(guard::would_ask(&name, run, why));
+            return Ok(guard::would_start(&name, run, why));
         }
         let mut run = run.clone();
         for number in 1..=TRIES.1 {
             match self.server.create_hook_run(&object(asked, pod, &run, &spec, finishes)).await {
                 Ok(_) => {
                     let note = format!(
-                        "{} wants to delete it: it stays until HookRun {} has succeeded",
+                        "the deletion by {} is refused until HookRun {} has succeeded",
                         asked.user_info.printable(),
                         run.name
                     );
-                    self.say(asked, pod, "DeleteGuardAsked", false, note).await;
+                    self.record_event(asked, pod, "DeleteGuardAsked", false, note).await;
                     break;
                 }
                 // The name is taken. The existing HookRun is the guard's own if a concurrent request created it.
@@ -146,17 +157,17 @@ impl Guard {
                     let other = guard::renumbered(pod, &run, (number >= TRIES.0).then(random).flatten());
                     let Some(other) = other.filter(|_| number < TRIES.1) else { return Err(error) };
                     let note = guard::taken(&run.name, &other.name);
-                    self.say(asked, pod, "DeleteGuardNameTaken", true, note).await;
+                    self.record_event(asked, pod, "DeleteGuardNameTaken", true, note).await;
                     run = other;
                 }
                 Err(error) if error.is_namespace_terminating() => return Ok(guard::terminating(pod)),
                 Err(error) => return Err(error),
             }
         }
-        Ok(guard::asked(&name, &run, why))
+        Ok(guard::started(&name, &run, why))
     }
 
-    async fn say(&self, asked: &Request, pod: &Pod, reason: &str, warning: bool, note: String) {
+    async fn record_event(&self, asked: &Request, pod: &Pod, reason: &str, warning: bool, note: String) {
         self.report(asked, pod, ObjectEvent { reason: reason.to_owned(), warning, note, at: clock::now() })
             .await;
     }

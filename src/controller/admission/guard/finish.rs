@@ -1,8 +1,8 @@
 //! Repeats deletions for clients that send them only once: the taint manager of Kubernetes does not retry a pod
-//! whose deletion was refused. The HookRun that such a deletion waits for gets a mark, and once the HookRun has
+//! whose deletion was refused. The HookRun that such a deletion waits for gets a label, and once the HookRun has
 //! ended, this module requests the pod's deletion.
 //!
-//! Must never force: this deletion is guarded like any other. The mark alone has no effect: the HookRun must be
+//! Must never force: this deletion is guarded like any other. The label alone has no effect: the HookRun must be
 //! the one that the guard made for this very pod, and the taints of the pod's node must still evict it.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::cluster::server::Server;
 use crate::controller::admission::guard::{Guard, is_evicted};
 use crate::controller::workloads::cache::Deletion;
 use crate::guard;
-use crate::podtask::write::PodRef;
+use crate::podtask::write::VersionedRef;
 use crate::process::clock;
 
 /// Interval between two attempts while the deletion is refused.
@@ -76,7 +76,7 @@ async fn delete(server: &Server, run: &Summary) -> Result<(), Error> {
     }
     let uid = pod.uid().unwrap_or_default();
     let version = pod.resource_version().unwrap_or_default();
-    let pod = PodRef { name: owner.name.clone(), uid, version };
+    let pod = VersionedRef { name: owner.name.clone(), uid, version };
     match server.delete_pod(&namespace, &pod, Deletion::Graceful).await {
         // Gone, or changed in the meantime: the next attempt observes which.
         Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => Ok(()),

@@ -62,7 +62,7 @@ impl Limit {
             if state.reported.is_none_or(|at| at.elapsed() >= PAUSE) {
                 state.reported = Some(Instant::now());
                 let left_out = std::mem::take(&mut state.left_out);
-                tracing::warn!(left_out, "events of guarded pods are left out: there are too many");
+                tracing::warn!(left_out, "too many events of guarded pods: some were not written");
             }
             return false;
         }

@@ -1,8 +1,8 @@
 //! `/guard`: a guarded pod is not deleted or evicted before its pre-delete hook has succeeded.
 //!
-//! Every process answers, and none has state: requests and their progress are HookRuns. Must not decide:
-//! `guard` does. A dry run is judged and has no effect. If the facts cannot be read in time, the answer
-//! is a refusal.
+//! Every process answers, and none has state: requests and their progress are HookRuns. Must not decide whether a
+//! deletion is allowed (`guard` does). A dry run is judged and has no effect. If the facts cannot be read in time,
+//! the answer is a refusal.
 //!
 //! Only names are taken from a review: the pod, its namespace and the taints of its node are read from the API
 //! server. The sender of a review is not authenticated (unless the API server presents a certificate), so the
@@ -27,14 +27,14 @@ use crate::cluster::error::Error;
 use crate::cluster::server::Server;
 use crate::controller::admission::guard::limit::Limit;
 use crate::controller::admission::review::{Answer, Refusal, Request, UserInfo};
-use crate::guard::{self, Attempt, Seen};
+use crate::guard::{self, Attempt, GuardInput};
 use crate::process::clock;
 use crate::process::log::chain;
 
 /// Time limit of a decision. The API server waits 5 s, and its own timeout message is less helpful.
 const IN_TIME: Duration = Duration::from_secs(3);
 /// Reviews that are handled at the same time, each for some milliseconds; the others wait.
-const LOOKS: usize = 16;
+const MAX_REVIEWS: usize = 16;
 /// Users whose deletions are not retried: the taint manager's. It was once a part of the node controller, and it
 /// has the name of the whole process where the controllers have no service accounts of their own.
 const ASK_ONCE: [&str; 3] = [
@@ -51,10 +51,10 @@ pub(super) struct Guard {
     /// Limits events and log lines.
     limit: Limit,
     /// Limits how many reviews hold answers of the API server in memory.
-    looks: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-/// Which users the guard does not hold, and for how long it holds a pod for the others.
+/// Which users the guard exempts, and for how long it refuses deletions of the others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GuardTerms {
     pub(super) exempt_users: BTreeSet<String>,
@@ -80,17 +80,17 @@ enum Way {
 
 impl Guard {
     pub(super) fn new(server: Server, terms: GuardTerms) -> Self {
-        Self { server, terms, limit: Limit::default(), looks: Arc::new(Semaphore::new(LOOKS)) }
+        Self { server, terms, limit: Limit::default(), permits: Arc::new(Semaphore::new(MAX_REVIEWS)) }
     }
 
     /// Whether the deletion or eviction is allowed.
     pub(super) async fn judge(&self, asked: &Request) -> Answer {
         let way = if asked.sub_resource == "eviction" { Way::Evict } else { Way::Delete };
-        let looked = async {
-            let _permit = self.looks.acquire().await;
-            self.look(asked, way).await
+        let review = async {
+            let _permit = self.permits.acquire().await;
+            self.review(asked, way).await
         };
-        let judged = match timeout(IN_TIME, looked).await {
+        let judged = match timeout(IN_TIME, review).await {
             Ok(Ok(judged)) => judged,
             Ok(Err(error)) => Err(unknown(asked, &chain(&error))),
             Err(_) => Err(unknown(asked, "the API server takes too long to answer")),
@@ -105,7 +105,7 @@ impl Guard {
     }
 
     /// The answer: allowed, with an optional warning, or refused with the reason.
-    async fn look(&self, asked: &Request, way: Way) -> Result<Result<Option<String>, String>, Error> {
+    async fn review(&self, asked: &Request, way: Way) -> Result<Result<Option<String>, String>, Error> {
         let namespace = &asked.namespace;
         let Some(pod) = self.server.guarded_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
         if !guard::is_held(&pod) {
@@ -138,14 +138,15 @@ impl Guard {
             return Ok(Ok(None));
         }
         let longest_hold = self.terms.longest_hold;
-        let seen = Seen { pod: &pod, of_owner, attempts, namespace: space, longest_hold, now: clock::now() };
-        let verdict = guard::decide(&seen);
-        if guard::begins(&seen, &verdict) && !asked.is_dry_run() {
-            self.hold(&pod, seen.now).await;
+        let input =
+            GuardInput { pod: &pod, of_owner, attempts, namespace: space, longest_hold, now: clock::now() };
+        let verdict = guard::decide(&input);
+        if guard::begins(&input, &verdict) && !asked.is_dry_run() {
+            self.hold(&pod, input.now).await;
         }
         let its = |attempt: &&Attempt| Some(&attempt.pod_uid) == pod.metadata.uid.as_ref();
         let once = ASK_ONCE.contains(&asked.user_info.username.as_str())
-            || seen.attempts.iter().filter(its).any(|attempt| attempt.finishes);
+            || input.attempts.iter().filter(its).any(|attempt| attempt.finishes);
         let finishes = once && is_evicted(&self.server, &pod).await?;
         self.carry_out(asked, &pod, verdict, finishes).await
     }
@@ -171,7 +172,7 @@ impl Way {
 
 fn unknown(asked: &Request, why: &str) -> String {
     format!(
-        "whether pod {} may be deleted cannot be determined now: {why}. Try again; the pod is not touched meanwhile",
+        "whether pod {} may be deleted cannot be determined now: {why}. Try again: the deletion is refused until then",
         asked.name()
     )
 }

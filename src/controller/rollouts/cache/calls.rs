@@ -24,7 +24,7 @@ use crate::controller::rollouts::cache::{CachedRollout, Key, Rollouts, seconds};
 use crate::podtask::selector;
 use crate::rollout::desired::Rollout;
 use crate::rollout::disruption::Disruption;
-use crate::rollout::target::{Target, Template};
+use crate::rollout::target::{TargetState, Template};
 
 const DISRUPTIONS: Moved = Moved { group: "policy", plural: "poddisruptionbudgets" };
 
@@ -34,7 +34,7 @@ pub(crate) struct Found {
     /// The label selector of its pods.
     pub(crate) labels: String,
     /// The owners and templates of its pods.
-    pub(crate) target: Target,
+    pub(crate) target: TargetState,
 }
 
 /// The fields that all kinds of workloads have in common.
@@ -101,12 +101,16 @@ impl Server {
         let target = &rollout.spec.target;
         let absent = || Found {
             labels: format!("{}={}", annotation::ROLLOUT_UID, rollout.uid),
-            target: Target::Absent,
+            target: TargetState::Absent,
         };
         let Some(reference) = &target.workload_ref else {
             let labels = target.selector.as_ref().map(selector::text).unwrap_or_default();
-            let target =
-                Target::There { owners: None, templates: Vec::new(), desired: None, gives_up_at: None };
+            let target = TargetState::Present {
+                owners: None,
+                templates: Vec::new(),
+                desired: None,
+                gives_up_at: None,
+            };
             return Ok(Found { labels, target });
         };
         let Some(kind) = Kind::of(reference) else { return Ok(absent()) };
@@ -124,7 +128,8 @@ impl Server {
         let (owners, templates) = (Some(owners), vec![template]);
         let desired = workload.spec.replicas.or(workload.status.desired_number_scheduled);
         let desired = desired.map(|desired| usize::try_from(desired).unwrap_or(0));
-        let target = Target::There { owners, templates, desired, gives_up_at: workload.spec.gives_up_at() };
+        let target =
+            TargetState::Present { owners, templates, desired, gives_up_at: workload.spec.gives_up_at() };
         Ok(Found { labels, target })
     }
 
@@ -194,13 +199,13 @@ impl Server {
     }
 
     /// Writes the status of a rollout, provided that it is unchanged since it was read; stores the result in the
-    /// cache `known`.
+    /// cache `cache`.
     ///
     /// # Errors
     /// As any call.
     pub(crate) async fn rollout_status(
         &self,
-        known: &Rollouts,
+        cache: &Rollouts,
         rollout: &Rollout,
         status: &InPlaceRolloutStatus,
     ) -> Result<(), Error> {
@@ -208,7 +213,7 @@ impl Server {
         let patch = status_patch((&rollout.uid, &rollout.version), json!(status));
         let request =
             rollouts(&rollout.namespace).patch_subresource("status", &rollout.name, &as_us(), &patch);
-        known.store.learn(self.ask(&doing, request).await?);
+        cache.store.upsert(self.ask(&doing, request).await?);
         Ok(())
     }
 

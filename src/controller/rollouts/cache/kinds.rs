@@ -37,7 +37,7 @@ impl Trim for CachedRollout {
     }
 
     /// The status is not compared, because the controller itself writes it.
-    fn says_the_same(&self, before: &Self) -> bool {
+    fn is_unchanged_since(&self, before: &Self) -> bool {
         let user = |rollout: &Rollout| (rollout.generation, rollout.deleting, rollout.uid.clone());
         match (&self.0, &before.0) {
             (Some(now), Some(before)) => user(now) == user(before) && now.spec == before.spec,
@@ -59,7 +59,7 @@ impl Trim for CachedPod {
         Vec::new()
     }
 
-    fn says_the_same(&self, before: &Self) -> bool {
-        self.0.says_the_same(&before.0)
+    fn is_unchanged_since(&self, before: &Self) -> bool {
+        self.0.is_unchanged_since(&before.0)
     }
 }

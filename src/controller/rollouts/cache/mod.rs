@@ -25,12 +25,9 @@ use crate::rollout::pod::Pod;
 pub(crate) use calls::Found;
 pub(crate) use kinds::{CachedPod, CachedRollout};
 
-/// Identifies a rollout.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
-    /// The namespace of the rollout.
     pub(crate) namespace: String,
-    /// The name of the rollout.
     pub(crate) name: String,
 }
 
@@ -94,7 +91,7 @@ impl Rollouts {
                 let others = self.store.group(&group);
                 let active = others
                     .iter()
-                    .filter_map(|kept| kept.value.0.as_ref())
+                    .filter_map(|cached| cached.value.0.as_ref())
                     .filter(|rollout| rollout.is_active());
                 updates.extend(active.map(|rollout| (Key::of(rollout), rollout.generation)));
             }
@@ -110,7 +107,7 @@ impl Rollouts {
     /// The name of the newest rollout with the same target, if it is newer than `rollout`.
     pub(crate) fn newer(&self, rollout: &Rollout) -> Option<String> {
         let others = self.store.group(&within(&rollout.namespace));
-        let others = others.iter().filter_map(|kept| kept.value.0.as_ref());
+        let others = others.iter().filter_map(|cached| cached.value.0.as_ref());
         others
             .filter(|other| !other.deleting && other.has_target_of(rollout) && other.is_newer_than(rollout))
             .max_by(|one, other| one.age().cmp(&other.age()))
@@ -121,7 +118,7 @@ impl Rollouts {
     pub(crate) fn active(&self) -> BTreeSet<String> {
         let all = self.store.list();
         let active =
-            all.iter().filter_map(|kept| kept.value.0.as_ref()).filter(|rollout| rollout.is_active());
+            all.iter().filter_map(|cached| cached.value.0.as_ref()).filter(|rollout| rollout.is_active());
         active.map(|rollout| rollout.uid.clone()).collect()
     }
 }
@@ -168,7 +165,7 @@ impl TargetPods {
     pub(crate) fn list(&self) -> Vec<(String, Arc<Pod>)> {
         let all = self.store.list();
         all.iter()
-            .map(|kept| (kept.meta.namespace.clone().unwrap_or_default(), Arc::clone(&kept.value.0)))
+            .map(|cached| (cached.meta.namespace.clone().unwrap_or_default(), Arc::clone(&cached.value.0)))
             .collect()
     }
 }

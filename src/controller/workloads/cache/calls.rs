@@ -21,7 +21,7 @@ use crate::cluster::trim::Trim;
 use crate::controller::workloads::cache::kinds::{CachedPod, CachedRevision, Deployment, StatefulSet};
 use crate::controller::workloads::cache::{Key, Kind, Trimmed, Workloads};
 use crate::failure::Class;
-use crate::podtask::write::{PodPatch, PodRef};
+use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::workload::revision;
 
 /// How a pod is deleted.
@@ -34,29 +34,27 @@ pub(crate) enum Deletion {
 }
 
 impl Server {
-    /// Creates a pod.
     pub(crate) async fn create_pod(
         &self,
         namespace: &str,
         name: &str,
         body: &Value,
     ) -> Result<Trimmed<CachedPod>, Error> {
-        let doing = format!("making pod {namespace}/{name}");
+        let doing = format!("creating pod {namespace}/{name}");
         self.ask(&doing, of::<Pod>(namespace).create(&by_us(), bytes(body))).await
     }
 
-    /// Creates a volume claim.
     pub(crate) async fn create_claim(&self, namespace: &str, name: &str, body: &Value) -> Result<(), Error> {
-        let doing = format!("making claim {namespace}/{name}");
+        let doing = format!("creating claim {namespace}/{name}");
         let request = of::<PersistentVolumeClaim>(namespace).create(&by_us(), bytes(body));
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
     /// Reads a pod; `None` if it is gone or another pod has its name.
-    pub(crate) async fn see_pod<T: Trim>(
+    pub(crate) async fn read_pod<T: Trim>(
         &self,
         namespace: &str,
-        pod: &PodRef,
+        pod: &VersionedRef,
     ) -> Result<Option<Trimmed<T>>, Error> {
         let doing = format!("reading pod {namespace}/{}", pod.name);
         let request = of::<Pod>(namespace).get(&pod.name, &GetParams::default());
@@ -72,7 +70,7 @@ impl Server {
     pub(crate) async fn delete_pod(
         &self,
         namespace: &str,
-        pod: &PodRef,
+        pod: &VersionedRef,
         how: Deletion,
     ) -> Result<Option<Trimmed<CachedPod>>, Error> {
         let doing = format!("deleting pod {namespace}/{}", pod.name);
@@ -93,7 +91,7 @@ impl Server {
     pub(crate) async fn patch_pod<T: Trim>(
         &self,
         namespace: &str,
-        pod: &PodRef,
+        pod: &VersionedRef,
         patch: &PodPatch,
     ) -> Result<Trimmed<T>, Error> {
         let doing = format!("changing pod {namespace}/{}", pod.name);
@@ -108,7 +106,7 @@ impl Server {
     pub(crate) async fn own_pod(
         &self,
         namespace: &str,
-        pod: &PodRef,
+        pod: &VersionedRef,
         owner: &OwnerReference,
         own: bool,
     ) -> Result<Trimmed<CachedPod>, Error> {
@@ -126,7 +124,7 @@ impl Server {
     pub(crate) async fn adopt_revision(
         &self,
         namespace: &str,
-        revision: &PodRef,
+        revision: &VersionedRef,
         owner: &OwnerReference,
     ) -> Result<Trimmed<CachedRevision>, Error> {
         let doing = format!("adopting ControllerRevision {namespace}/{}", revision.name);
@@ -155,12 +153,11 @@ impl Server {
         Ok(data.and_then(|data| revision::template(&data.0)))
     }
 
-    /// Creates a revision.
     pub(crate) async fn create_revision(&self, revision: &ControllerRevision) -> Result<(), Error> {
         let meta = &revision.metadata;
         let (namespace, name) =
             (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        let doing = format!("making ControllerRevision {namespace}/{name}");
+        let doing = format!("creating ControllerRevision {namespace}/{name}");
         let body = serde_json::to_vec(revision).unwrap_or_default();
         self.ask::<IgnoredAny>(&doing, of::<ControllerRevision>(namespace).create(&by_us(), body))
             .await
@@ -208,11 +205,11 @@ impl Server {
         }
     }
 
-    /// Changes a workload, provided that it is unchanged since it was read; stores the result in the cache `known`.
+    /// Changes a workload, provided that it is unchanged since it was read; stores the result in the cache `cache`.
     /// Returns its new version.
     pub(crate) async fn patch_workload(
         &self,
-        known: &Workloads,
+        cache: &Workloads,
         key: &Key,
         (uid, version): (&str, &str),
         mut body: Value,
@@ -224,14 +221,14 @@ impl Server {
             meta["resourceVersion"] = json!(version);
         }
         let request = workloads(key).patch(&key.name, &as_us(), &Patch::Merge(body));
-        self.ask_workload(&doing, known, key, request).await
+        self.ask_workload(&doing, cache, key, request).await
     }
 
     /// Writes the status of a workload, provided that it is unchanged since it was read; stores the result in the
-    /// cache `known`. Returns its new version.
+    /// cache `cache`. Returns its new version.
     pub(crate) async fn workload_status(
         &self,
-        known: &Workloads,
+        cache: &Workloads,
         key: &Key,
         at: (&str, &str),
         status: Value,
@@ -239,7 +236,7 @@ impl Server {
         let doing = format!("writing the status of {key}");
         let patch = status_patch(at, status);
         let request = workloads(key).patch_subresource("status", &key.name, &as_us(), &patch);
-        self.ask_workload(&doing, known, key, request).await
+        self.ask_workload(&doing, cache, key, request).await
     }
 
     /// Writes an event about an object; `host` is the reporting instance. Returns the name of the event.
@@ -277,7 +274,7 @@ impl Server {
     async fn ask_workload(
         &self,
         doing: &str,
-        known: &Workloads,
+        cache: &Workloads,
         key: &Key,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<String, Error> {
@@ -285,13 +282,13 @@ impl Server {
             Kind::Deployment => {
                 let seen: Trimmed<Deployment> = self.ask(doing, request).await?;
                 let version = seen.meta.resource_version.clone();
-                known.deployments.learn(seen);
+                cache.deployments.upsert(seen);
                 Ok(version.unwrap_or_default())
             }
             Kind::StatefulSet => {
                 let seen: Trimmed<StatefulSet> = self.ask(doing, request).await?;
                 let version = seen.meta.resource_version.clone();
-                known.sets.learn(seen);
+                cache.sets.upsert(seen);
                 Ok(version.unwrap_or_default())
             }
         }

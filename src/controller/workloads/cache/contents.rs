@@ -51,20 +51,20 @@ impl Contents {
         if bytes > MOST_IN_NAMESPACE {
             return bytes;
         }
-        cache.make_room(bytes, MOST_IN_NAMESPACE, |text| text.namespace == namespace);
-        cache.make_room(bytes, MOST, |_| true);
+        cache.evict(bytes, MOST_IN_NAMESPACE, |text| text.namespace == namespace);
+        cache.evict(bytes, MOST, |_| true);
         cache.clock += 1;
-        let kept = Cached { namespace: namespace.to_owned(), template: text, used: cache.clock };
-        cache.texts.insert(uid.to_owned(), kept);
+        let cached = Cached { namespace: namespace.to_owned(), template: text, used: cache.clock };
+        cache.texts.insert(uid.to_owned(), cached);
         bytes
     }
 }
 
 impl Cache {
-    fn make_room(&mut self, bytes: usize, most: usize, counts: impl Fn(&Cached) -> bool) {
-        let mut kept: usize =
+    fn evict(&mut self, bytes: usize, most: usize, counts: impl Fn(&Cached) -> bool) {
+        let mut total: usize =
             self.texts.values().filter(|text| counts(text)).map(|text| text.template.len()).sum();
-        while kept + bytes > most {
+        while total + bytes > most {
             let counted = self.texts.iter().filter(|(_, text)| counts(text));
             let Some((uid, size)) = counted
                 .min_by_key(|(_, text)| text.used)
@@ -73,7 +73,7 @@ impl Cache {
                 return;
             };
             self.texts.remove(&uid);
-            kept -= size;
+            total -= size;
         }
     }
 }

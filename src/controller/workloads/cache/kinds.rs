@@ -39,7 +39,6 @@ const MOST_REVISION_BYTES: usize = 8 << 20;
 /// A cached workload.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    /// The spec of the workload.
     pub(crate) spec: WorkloadSpec,
     /// The last status, as far as decisions use it.
     pub(crate) report: Report,
@@ -62,7 +61,6 @@ pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 pub(crate) struct CachedPod {
     /// The fields that decisions use.
     pub(crate) pod: Option<pod::Pod>,
-    /// The labels of the pod.
     pub(crate) labels: BTreeMap<String, String>,
 }
 
@@ -129,7 +127,6 @@ fn version(meta: &ObjectMeta) -> String {
     meta.resource_version.clone().unwrap_or_default()
 }
 
-/// A kind of workloads.
 pub(super) trait WorkloadKind: Resource<DynamicType = ()> + DeserializeOwned {
     /// The spec, the last status as decisions use it, and the complete last status.
     fn read(self) -> (WorkloadSpec, Report, Value);
@@ -168,7 +165,7 @@ impl<K: WorkloadKind + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for
     }
 
     /// The status is not compared, because the controller itself writes it.
-    fn says_the_same(&self, before: &Self) -> bool {
+    fn is_unchanged_since(&self, before: &Self) -> bool {
         match (&self.0, &before.0) {
             (Some(now), Some(before)) => now.spec == before.spec,
             _ => false,
@@ -197,7 +194,7 @@ impl Trim for CachedPod {
         groups
     }
 
-    fn says_the_same(&self, before: &Self) -> bool {
+    fn is_unchanged_since(&self, before: &Self) -> bool {
         let unversioned = |pod: &pod::Pod| pod::Pod { version: String::new(), ..pod.clone() };
         self.labels == before.labels
             && self.pod.as_ref().map(unversioned) == before.pod.as_ref().map(unversioned)
@@ -235,7 +232,7 @@ impl Trim for CachedRevision {
         owned(meta)
     }
 
-    fn says_the_same(&self, before: &Self) -> bool {
+    fn is_unchanged_since(&self, before: &Self) -> bool {
         self.record == before.record && self.orphan == before.orphan
     }
 
@@ -269,7 +266,7 @@ impl Trim for Claim {
         beginning.map(|beginning| claims(namespace(meta), beginning)).into_iter().collect()
     }
 
-    fn says_the_same(&self, _before: &Self) -> bool {
+    fn is_unchanged_since(&self, _before: &Self) -> bool {
         true
     }
 }
@@ -291,7 +288,7 @@ impl Trim for CachedNode {
         vec![node(meta.name.as_deref().unwrap_or_default())]
     }
 
-    fn says_the_same(&self, before: &Self) -> bool {
+    fn is_unchanged_since(&self, before: &Self) -> bool {
         self.0 == before.0
     }
 }
@@ -313,7 +310,7 @@ impl Trim for CachedRun {
         owned(meta)
     }
 
-    fn says_the_same(&self, before: &Self) -> bool {
+    fn is_unchanged_since(&self, before: &Self) -> bool {
         self.0 == before.0
     }
 }
@@ -331,7 +328,7 @@ impl Trim for Template {
         vec![within(namespace(meta))]
     }
 
-    fn says_the_same(&self, before: &Self) -> bool {
+    fn is_unchanged_since(&self, before: &Self) -> bool {
         self.0 == before.0
     }
 }
@@ -350,7 +347,7 @@ mod tests {
     use crate::api::pod_template::PodTemplate;
     use crate::cluster::trim::Trimmed;
 
-    fn kept(mut revision: Value) -> Trimmed<CachedRevision> {
+    fn trimmed(mut revision: Value) -> Trimmed<CachedRevision> {
         revision["revision"] = json!(1);
         serde_json::from_value(revision).unwrap()
     }
@@ -365,10 +362,11 @@ mod tests {
         let name = revision::find("web", &template, &[], 0).revision.name;
         let labels = json!({"app": "web"});
         let orphan = json!({"metadata": {"name": name, "labels": labels}, "data": revision::data(&template)});
-        let fits =
-            |revision: Value| kept(revision).value.orphan.map(|orphan| (json!(orphan.labels), orphan.fits));
+        let fits = |revision: Value| {
+            trimmed(revision).value.orphan.map(|orphan| (json!(orphan.labels), orphan.fits))
+        };
         assert_eq!(fits(orphan.clone()), Some((labels.clone(), true)));
-        assert_eq!(kept(orphan.clone()).value.record, None);
+        assert_eq!(trimmed(orphan.clone()).value.record, None);
 
         let mut other_content = orphan.clone();
         other_content["data"]["spec"]["template"]["spec"]["containers"][0]["image"] = json!("app:2");
@@ -381,8 +379,8 @@ mod tests {
         let mut of_another_kind = orphan;
         of_another_kind["metadata"]["ownerReferences"] = owned_by("apps", "StatefulSet");
         for nothing in [many_labels, long_labels, of_another_kind] {
-            let kept = kept(nothing.clone()).value;
-            assert_eq!((kept.record, kept.orphan), (None, None), "{nothing:#}");
+            let cached = trimmed(nothing.clone()).value;
+            assert_eq!((cached.record, cached.orphan), (None, None), "{nothing:#}");
         }
     }
 
@@ -393,8 +391,10 @@ mod tests {
             "spec": {"containers": [{"name": "app", "image": "app:1", "env": long}]}});
         let data = revision::data(&PodTemplate(template));
         let of = |owners: Value| {
-            kept(json!({"metadata": {"name": "web-1", "labels": {"app": "web"}, "annotations": {"b": long},
-                "ownerReferences": owners}, "data": data}))
+            trimmed(
+                json!({"metadata": {"name": "web-1", "labels": {"app": "web"}, "annotations": {"b": long},
+                "ownerReferences": owners}, "data": data}),
+            )
         };
         let mut long_owner = owned_by("tkex.tencent.com", "GameDeployment");
         for field in ["apiVersion", "kind", "name", "uid"] {
@@ -406,8 +406,8 @@ mod tests {
             owned_by("apps", "StatefulSet"),
             long_owner,
         ] {
-            let kept = format!("{:?}", of(owners.clone()));
-            assert!(kept.len() < 8 << 10, "{} bytes for {}", kept.len(), &owners.to_string()[..40]);
+            let cached = format!("{:?}", of(owners.clone()));
+            assert!(cached.len() < 8 << 10, "{} bytes for {}", cached.len(), &owners.to_string()[..40]);
         }
     }
 }

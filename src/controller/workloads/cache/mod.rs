@@ -22,8 +22,8 @@ use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
 use crate::cluster::trim::{self, Trimmed};
 use crate::controller::reconciler::Changes;
-use crate::podtask::write::PodRef;
-use crate::workload::adoption::{self, Candidate, Claim as Whose, claim};
+use crate::podtask::write::VersionedRef;
+use crate::workload::adoption::{self, Candidate, PodOwnership, ownership};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
 use crate::workload::input::{ClaimState, Claims};
 use crate::workload::order::Nodes;
@@ -37,7 +37,6 @@ pub(crate) use kinds::{CachedPod, CachedRevision, Template, Workload};
 /// The page size for kinds whose objects any user can create, each as large as the API server allows.
 const PAGE: u32 = 20;
 
-/// The kinds of workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     /// `GameDeployment`.
@@ -56,14 +55,10 @@ impl Kind {
     }
 }
 
-/// Identifies a workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
-    /// The kind of the workload.
     pub(crate) kind: Kind,
-    /// The namespace of the workload.
     pub(crate) namespace: String,
-    /// The name of the workload.
     pub(crate) name: String,
 }
 
@@ -73,8 +68,7 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// A cached pod.
-pub(crate) type SeenPod = Arc<Trimmed<CachedPod>>;
+pub(crate) type PodEntry = Arc<Trimmed<CachedPod>>;
 
 /// All cached objects. Clones share them.
 #[derive(Clone, Debug)]
@@ -132,10 +126,10 @@ impl Workloads {
     }
 
     /// The pods that the workload controls or could adopt, each with the decision about its ownership.
-    pub(crate) fn pods(&self, spec: &WorkloadSpec) -> Vec<(Whose, SeenPod)> {
+    pub(crate) fn pods(&self, spec: &WorkloadSpec) -> Vec<(PodOwnership, PodEntry)> {
         let own = self.pods.group(&spec.uid);
         let orphans = self.pods.group(&kinds::orphans(&spec.namespace));
-        own.into_iter().chain(orphans).map(|pod| (whose(spec, &pod), pod)).collect()
+        own.into_iter().chain(orphans).map(|pod| (ownership_of(spec, &pod), pod)).collect()
     }
 
     /// The names of pods that have the prefix of the workload's pods but are not controlled by it.
@@ -148,36 +142,36 @@ impl Workloads {
     /// The revisions of the workload, each with its uid.
     pub(crate) fn revisions(&self, spec: &WorkloadSpec) -> Vec<(String, Record)> {
         let own = self.revisions.group(&spec.uid);
-        let record = |kept: &Arc<Trimmed<CachedRevision>>| {
-            Some((kept.meta.uid.clone().unwrap_or_default(), kept.value.record.clone()?))
+        let record = |cached: &Arc<Trimmed<CachedRevision>>| {
+            Some((cached.meta.uid.clone().unwrap_or_default(), cached.value.record.clone()?))
         };
         own.iter().filter_map(record).collect()
     }
 
     /// Revisions without a controller that were created for a workload like this one: their names, uids and
     /// versions.
-    pub(crate) fn orphaned_revisions(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
+    pub(crate) fn orphaned_revisions(&self, spec: &WorkloadSpec) -> Vec<VersionedRef> {
         self.orphans_like(spec, |orphan| orphan.fits)
     }
 
     /// Revisions without a controller whose names and labels are like those of this workload, but whose content
     /// does not match their name.
-    pub(crate) fn misfits(&self, spec: &WorkloadSpec) -> Vec<PodRef> {
+    pub(crate) fn misfits(&self, spec: &WorkloadSpec) -> Vec<VersionedRef> {
         self.orphans_like(spec, |orphan| !orphan.fits)
     }
 
-    fn orphans_like(&self, spec: &WorkloadSpec, is: impl Fn(&kinds::Orphan) -> bool) -> Vec<PodRef> {
+    fn orphans_like(&self, spec: &WorkloadSpec, is: impl Fn(&kinds::Orphan) -> bool) -> Vec<VersionedRef> {
         let orphans = self.revisions.group(&kinds::orphans(&spec.namespace));
-        let fits = |kept: &&Arc<Trimmed<CachedRevision>>| {
-            let name = kept.meta.name.as_deref().unwrap_or_default();
-            let orphan = kept.value.orphan.as_ref().filter(|orphan| is(orphan));
-            kept.meta.deletion_timestamp.is_none()
+        let fits = |cached: &&Arc<Trimmed<CachedRevision>>| {
+            let name = cached.meta.name.as_deref().unwrap_or_default();
+            let orphan = cached.value.orphan.as_ref().filter(|orphan| is(orphan));
+            cached.meta.deletion_timestamp.is_none()
                 && orphan.is_some_and(|orphan| adoption::adopts_revision(spec, name, &orphan.labels))
         };
-        let reference = |kept: &Arc<Trimmed<CachedRevision>>| PodRef {
-            name: kept.meta.name.clone().unwrap_or_default(),
-            uid: kept.meta.uid.clone().unwrap_or_default(),
-            version: kept.meta.resource_version.clone().unwrap_or_default(),
+        let reference = |cached: &Arc<Trimmed<CachedRevision>>| VersionedRef {
+            name: cached.meta.name.clone().unwrap_or_default(),
+            uid: cached.meta.uid.clone().unwrap_or_default(),
+            version: cached.meta.resource_version.clone().unwrap_or_default(),
         };
         orphans.iter().filter(fits).map(reference).collect()
     }
@@ -185,21 +179,21 @@ impl Workloads {
     /// True if the revision of this name has no controller, or will have none: it can be adopted, or the workload
     /// that controls it no longer exists and garbage collection has not processed the revision yet.
     pub(crate) fn is_left_behind(&self, spec: &WorkloadSpec, name: &str) -> bool {
-        let Some(kept) = self.revisions.get(&trim::key(&spec.namespace, name)) else { return false };
-        match trim::controller(&kept.meta) {
+        let Some(cached) = self.revisions.get(&trim::key(&spec.namespace, name)) else { return false };
+        match trim::controller(&cached.meta) {
             None => self.orphaned_revisions(spec).iter().any(|orphan| orphan.name == name),
             Some(owner) => kinds::is_workload(owner) && self.of_uid(&owner.uid).is_empty(),
         }
     }
 
     /// Stores a revision that a write returned, before the watch delivers it.
-    pub(crate) fn learn_revision(&self, revision: Trimmed<CachedRevision>) {
-        self.revisions.learn(revision);
+    pub(crate) fn upsert_revision(&self, revision: Trimmed<CachedRevision>) {
+        self.revisions.upsert(revision);
     }
 
     /// The HookRuns of the workload.
     pub(crate) fn runs(&self, spec: &WorkloadSpec) -> Vec<Run> {
-        self.runs.group(&spec.uid).iter().filter_map(|kept| kept.value.0.clone()).collect()
+        self.runs.group(&spec.uid).iter().filter_map(|cached| cached.value.0.clone()).collect()
     }
 
     /// The uid of the HookRun of this name.
@@ -215,13 +209,14 @@ impl Workloads {
 
     /// The cached state of the `HookTemplate`s of a namespace.
     pub(crate) fn templates(&self, namespace: &str) -> HookTemplates {
-        let state = |kept: &Arc<Trimmed<Template>>| {
-            let odd = "it cannot be read: is the definition of its kind that of this release?";
-            let state = match kept.value.0 {
+        let state = |cached: &Arc<Trimmed<Template>>| {
+            let odd =
+                "it cannot be decoded: check that the CRD is that of this release (`inplace crds` prints it)";
+            let state = match cached.value.0 {
                 Some(_) => TemplateState::Valid,
                 None => TemplateState::Invalid(odd.to_owned()),
             };
-            (kept.meta.name.clone().unwrap_or_default(), state)
+            (cached.meta.name.clone().unwrap_or_default(), state)
         };
         self.templates.group(&trim::within(namespace)).iter().map(state).collect()
     }
@@ -254,19 +249,19 @@ impl Workloads {
     }
 
     /// Stores a pod that a deletion returned. It counts as being deleted from now on, whatever the answer says.
-    pub(crate) fn learn_deleted(&self, mut pod: Trimmed<CachedPod>, now: Timestamp) {
+    pub(crate) fn upsert_deleted(&self, mut pod: Trimmed<CachedPod>, now: Timestamp) {
         pod.meta.deletion_timestamp.get_or_insert(Time(now));
-        if let Some(kept) = &mut pod.value.pod {
-            kept.deletion.get_or_insert(now);
+        if let Some(cached) = &mut pod.value.pod {
+            cached.deletion.get_or_insert(now);
         }
-        self.pods.learn(pod);
+        self.pods.upsert(pod);
     }
 
     /// Waits until the object is in the cache, at most for `limit`. Returns false after the limit.
-    pub(crate) async fn hold(&self, namespace: &str, made: &Made, limit: Duration) -> bool {
+    pub(crate) async fn wait_for(&self, namespace: &str, made: &Made, limit: Duration) -> bool {
         let mut all = self.clone();
         let held = async {
-            while !all.holds(namespace, made) {
+            while !all.contains(namespace, made) {
                 match made {
                     Made::Pod(..) => all.pods.changed().await,
                     Made::Revision(_) => all.revisions.changed().await,
@@ -278,7 +273,7 @@ impl Workloads {
         timeout(limit, held).await.is_ok()
     }
 
-    fn holds(&self, namespace: &str, made: &Made) -> bool {
+    fn contains(&self, namespace: &str, made: &Made) -> bool {
         match made {
             Made::Pod(name, uid) => {
                 let seen = self.pods.get(&trim::key(namespace, name));
@@ -291,32 +286,33 @@ impl Workloads {
     }
 
     fn of_uid(&self, uid: &str) -> Vec<Arc<Workload>> {
-        let deployments = self.deployments.group(uid).into_iter().filter_map(|kept| kept.value.0.clone());
-        let sets = self.sets.group(uid).into_iter().filter_map(|kept| kept.value.0.clone());
+        let deployments = self.deployments.group(uid).into_iter().filter_map(|cached| cached.value.0.clone());
+        let sets = self.sets.group(uid).into_iter().filter_map(|cached| cached.value.0.clone());
         deployments.chain(sets).filter(|workload| workload.spec.uid == uid).collect()
     }
 
     fn within(&self, namespace: &str) -> Vec<Arc<Workload>> {
         let group = trim::within(namespace);
-        let deployments = self.deployments.group(&group).into_iter().filter_map(|kept| kept.value.0.clone());
-        let sets = self.sets.group(&group).into_iter().filter_map(|kept| kept.value.0.clone());
+        let deployments =
+            self.deployments.group(&group).into_iter().filter_map(|cached| cached.value.0.clone());
+        let sets = self.sets.group(&group).into_iter().filter_map(|cached| cached.value.0.clone());
         deployments.chain(sets).collect()
     }
 }
 
 /// The uid of the pod's controller.
-fn owner(pod: &SeenPod) -> Option<&str> {
+fn owner(pod: &PodEntry) -> Option<&str> {
     trim::controller(&pod.meta).map(|owner| owner.uid.as_str())
 }
 
-fn whose(spec: &WorkloadSpec, pod: &SeenPod) -> Whose {
+fn ownership_of(spec: &WorkloadSpec, pod: &PodEntry) -> PodOwnership {
     let candidate = Candidate {
         name: pod.meta.name.as_deref().unwrap_or_default(),
         labels: &pod.value.labels,
         controller: owner(pod),
         deleting: pod.meta.deletion_timestamp.is_some(),
     };
-    claim(spec, candidate)
+    ownership(spec, candidate)
 }
 
 /// The key of a workload, and its generation.
@@ -341,8 +337,8 @@ impl Changes<Key> for Workloads {
             self.runs.has_synced(),
             self.templates.has_synced(),
         ];
-        let heard = [deployments, sets, self.pods.is_current(), self.revisions.is_current()];
-        listed.into_iter().chain(heard).all(|well| well)
+        let current = [deployments, sets, self.pods.is_current(), self.revisions.is_current()];
+        listed.into_iter().chain(current).all(|well| well)
     }
 
     /// Returns when anything has changed since the last call on this clone. Several changes may be combined into
@@ -378,7 +374,7 @@ impl Changes<Key> for Workloads {
             if let Some(namespace) = group.strip_prefix("orphans/") {
                 let orphans = self.pods.group(group);
                 for workload in self.within(namespace) {
-                    let wanted = |pod: &SeenPod| whose(&workload.spec, pod) == Whose::Adopt;
+                    let wanted = |pod: &PodEntry| ownership_of(&workload.spec, pod) == PodOwnership::Adopt;
                     updates.extend(orphans.iter().any(wanted).then(|| key_of(&workload)));
                 }
             }

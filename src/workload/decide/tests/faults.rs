@@ -258,7 +258,7 @@ fn a_hook_template_that_is_not_there_is_said_in_a_condition() {
     let decision = step(&mut sight, &seed(4));
     assert!(decision.deleted().is_empty() && decision.asked().is_empty());
     let (status, _, message) = condition(&decision, "ScaleFailed");
-    assert!(status == "True" && message.contains("HookTemplate test is not there"), "{message}");
+    assert!(status == "True" && message.contains("HookTemplate test does not exist"), "{message}");
     let decision = step(&mut sight, &seed(5).image("app:2"));
     assert_eq!(condition(&decision, "UpdateFailed").1, "HookTemplate");
     sight.templates.insert("test".to_owned(), crate::workload::hooks::TemplateState::Valid);

@@ -8,29 +8,29 @@ use crate::podtask::pod::Pod;
 use crate::workload::action::NewHookRun;
 
 /// A client that retries in a loop needs no advice.
-const AGAIN: &str = "Delete it again then; a controller does so by itself";
+const AGAIN: &str = "Repeat the deletion after that; a controller repeats it by itself";
 
 pub(super) fn no_hook(namespace: &str, pod: &Pod) -> String {
     let name = &pod.name;
     format!(
-        "pod {name} is guarded (label {DELETE_GUARD}), but nothing says which hook it has to pass: name a HookTemplate with \
-         `kubectl -n {namespace} annotate pod {name} {PRE_DELETE_HOOK}=TEMPLATE`, or take the guard off with `kubectl -n \
+        "pod {name} is guarded (label {DELETE_GUARD}), but no pre-delete hook is configured for it: name a HookTemplate \
+         with `kubectl -n {namespace} annotate pod {name} {PRE_DELETE_HOOK}=TEMPLATE`, or remove the guard with `kubectl -n \
          {namespace} label pod {name} {DELETE_GUARD}-`"
     )
 }
 
 /// The message when a run was created just now.
-pub fn asked(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
+pub fn started(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
     let why = why.map(|why| format!(" {why}.")).unwrap_or_default();
     format!("pod {pod} is guarded: its pre-delete hook was started as HookRun {}.{why} {AGAIN}", run.name)
 }
 
 /// The message for a dry run, which creates no run.
-pub fn would_ask(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
+pub fn would_start(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
     let why = why.map(|why| format!(" {why}.")).unwrap_or_default();
     format!(
-        "pod {pod} is guarded: without the dry run its pre-delete hook would be started as HookRun {}, and the pod stay \
-         until that has succeeded.{why}",
+        "pod {pod} is guarded: without the dry run its pre-delete hook would be started as HookRun {}, and the \
+         deletion would be refused until it has succeeded.{why}",
         run.name
     )
 }
@@ -38,27 +38,27 @@ pub fn would_ask(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
 /// The message when the pod under review was replaced by another pod of the same name.
 pub fn replaced(pod: &str) -> String {
     format!(
-        "the name {pod} belongs to another pod than the one that was to be deleted. Look at it, and delete it again then"
+        "pod {pod} was replaced by another pod of the same name. Check the new pod, and repeat the deletion if it is meant"
     )
 }
 
 /// The message for a review without the pod's uid, which an API server always sends.
 pub fn unnamed(pod: &str) -> String {
-    format!("which pod of the name {pod} is to be deleted is not said: the review has no uid of it")
+    format!("the deletion of pod {pod} is refused: the admission review does not contain the uid of the pod")
 }
 
 /// The message when another client created a run under the guard's name.
 pub fn taken(run: &str, instead: &str) -> String {
     format!(
-        "HookRun {run} was not made by the controller for this pod, it counts for nothing: {instead} takes its place"
+        "HookRun {run} was not created by the controller for this pod and is ignored: HookRun {instead} is used instead"
     )
 }
 
-pub(super) fn going(pod: &Pod, attempt: &Attempt) -> String {
+pub(super) fn running(pod: &Pod, attempt: &Attempt) -> String {
     let Attempt { name, phase, progress, created, .. } = attempt;
     format!(
-        "pod {} is guarded and stays until its pre-delete hook has succeeded: HookRun {name} is {phase:?} since {} \
-         ({progress}). {AGAIN}",
+        "pod {} is guarded and cannot be deleted before its pre-delete hook has succeeded: HookRun {name} is {phase:?} \
+         since {} ({progress}). {AGAIN}",
         pod.name,
         seconds(*created)
     )
@@ -68,30 +68,30 @@ pub(super) fn failed(namespace: &str, pod: &Pod, attempt: &Attempt) -> String {
     let Attempt { name, phase, progress, ended, .. } = attempt;
     format!(
         "pod {0} is guarded and its pre-delete hook has not succeeded: HookRun {name} is {phase:?} since {1} ({progress}). \
-         When the cause is mended, have it run again with `kubectl -n {namespace} annotate pod {0} --overwrite \
-         {DELETE_GUARD_RETRY}=ANOTHER-VALUE`; to let the pod go without it, `kubectl -n {namespace} annotate pod {0} \
+         Fix the cause, then run the hook again with `kubectl -n {namespace} annotate pod {0} --overwrite \
+         {DELETE_GUARD_RETRY}=ANOTHER-VALUE`; to allow the deletion without the hook, `kubectl -n {namespace} annotate pod {0} \
          {DELETE_GUARD_OVERRIDE}=REASON`",
         pod.name,
         seconds(*ended)
     )
 }
 
-pub(super) fn stale(attempt: &Attempt) -> String {
+pub(super) fn expired(attempt: &Attempt) -> String {
     format!(
-        "What HookRun {} prepared by {} need not be so any more, so it is asked anew",
+        "HookRun {} has succeeded at {}, too long ago to count, so the hook runs again",
         attempt.name,
         seconds(attempt.ended)
     )
 }
 
-pub(super) fn leaving(pod: &Pod, run: &str) -> String {
-    format!("pod {} is guarded, and its HookRun {run} is just being deleted. {AGAIN}", pod.name)
+pub(super) fn run_deleting(pod: &Pod, run: &str) -> String {
+    format!("pod {} is guarded, and its HookRun {run} is being deleted. {AGAIN}", pod.name)
 }
 
 pub(super) fn terminating(namespace: &str, pod: &Pod) -> String {
     format!(
-        "pod {0} is guarded, and its pre-delete hook cannot be started because namespace {namespace} is being deleted: to let \
-         its pods go without their hooks, `kubectl annotate namespace {namespace} {DELETE_GUARD_OVERRIDE}=REASON`; for this \
+        "pod {0} is guarded, and its pre-delete hook cannot be started because namespace {namespace} is being deleted: to \
+         allow the deletion of its pods without their hooks, `kubectl annotate namespace {namespace} {DELETE_GUARD_OVERRIDE}=REASON`; for this \
          pod alone, `kubectl -n {namespace} annotate pod {0} {DELETE_GUARD_OVERRIDE}=REASON`",
         pod.name
     )

@@ -22,9 +22,9 @@ const AGAIN: Duration = Duration::from_secs(10);
 
 /// The operations that an earlier process has ended: namespace and name of the pod, and the ID as a label value.
 #[derive(Debug)]
-pub struct Forgotten(HashSet<(String, String, String)>);
+pub struct LeftoverHookRuns(HashSet<(String, String, String)>);
 
-impl Forgotten {
+impl LeftoverHookRuns {
     /// Reads the ended operations from the journal. To be called before the first operation of this process:
     /// operations that end later remove their own HookRuns. If the journal cannot be listed, all HookRuns stay.
     pub async fn of(journal: &Journal) -> Self {
@@ -44,7 +44,7 @@ impl Forgotten {
     }
 
     /// Deletes the HookRuns of these operations, once the cache of this node's HookRuns has synced.
-    pub async fn put_away(self, server: Server, mut runs: HookRuns) {
+    pub async fn delete(self, server: Server, mut runs: HookRuns) {
         while !runs.has_synced() {
             runs.changed().await;
         }
