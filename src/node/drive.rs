@@ -250,7 +250,7 @@ pub(super) async fn persist(
 /// that brings a container up needs none.
 fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
     let touches = !matches!(effect.verb(), Verb::Pull | Verb::Gate | Verb::Remove);
-    let free = operation.touched() || operation.turned_back.is_some() || operation.ending.is_some();
+    let free = operation.touched() || operation.rollback_cause.is_some() || operation.ending.is_some();
     free || !touches || node.permit.is_held()
 }
 
@@ -460,7 +460,8 @@ async fn outdated(
 /// Time limit of `effect`. A pull gets all the time that is left. Any other effect gets its own duration and half of
 /// the rest: a call that is never answered must leave time to observe its result and to go on.
 fn limit(operation: &Operation, effect: &Effect) -> Duration {
-    let end = if operation.turned_back.is_none() { operation.forward_until() } else { operation.deadline_at };
+    let end =
+        if operation.rollback_cause.is_none() { operation.forward_until() } else { operation.deadline_at };
     let left = clock::until(end);
     match effect {
         Effect::Pull { .. } => left,
@@ -468,7 +469,7 @@ fn limit(operation: &Operation, effect: &Effect) -> Duration {
             share(left, Duration::from_secs(*own))
         }
         // A container is down, and can be brought up without this fence.
-        Effect::Fence { by_process: true, .. } if operation.turned_back.is_some() => {
+        Effect::Fence { by_process: true, .. } if operation.rollback_cause.is_some() => {
             share(left, Duration::ZERO).min(LONGEST_FENCE_BACK)
         }
         Effect::Fence { .. } | Effect::Create { .. } | Effect::Start { .. } => share(left, Duration::ZERO),

@@ -23,7 +23,7 @@ use crate::node::image::{self, Wanted};
 use crate::node::permit::Permit;
 use crate::node::pre_stop;
 use crate::node::pulls::Pulls;
-use crate::operation::effect::{Effect, EffectError, ImageChoice, Learned, Leftover};
+use crate::operation::effect::{Effect, EffectError, EffectOutput, ImageChoice, Leftover};
 use crate::operation::report;
 use crate::operation::state::Operation;
 use crate::process::clock;
@@ -99,18 +99,18 @@ impl EffectExecutor {
         effect: &Effect,
         limit: Duration,
         progress: Progress<'_>,
-    ) -> Result<Learned, EffectError> {
+    ) -> Result<EffectOutput, EffectError> {
         let client = self.client.within(limit);
         match effect {
             Effect::Pull { image, like, anew, again, .. } => {
                 if let Some(before) = again
                     && self.client.image(&before.id, false).await?.is_some()
                 {
-                    return Ok(Learned::Image(before.clone()));
+                    return Ok(EffectOutput::Image(before.clone()));
                 }
                 let touched = operation.touched();
                 let arrived = self.pull(image, like, *anew, touched, limit, progress).await?;
-                image::same_as(again.as_ref(), arrived).map(Learned::Image)
+                image::same_as(again.as_ref(), arrived).map(EffectOutput::Image)
             }
             Effect::Fence { container, source, attempt, image, rehearse, by_process } => {
                 let (attempt, image, left) = (*attempt, image.as_ref(), clock::until(operation.deadline_at));
@@ -123,7 +123,7 @@ impl EffectExecutor {
             }
             Effect::Stop { id, timeout_seconds, .. } => {
                 client.stop(id, Duration::from_secs(*timeout_seconds)).await?;
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
             Effect::Create { container, source, attempt, image } => {
                 self.replacement(&client, container, source, *attempt, image.as_ref()).await
@@ -131,7 +131,7 @@ impl EffectExecutor {
             Effect::Start { container, id } => {
                 client.start(id).await?;
                 self.link_log(container, id).await;
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
             Effect::Remove { id, what, .. } => self.remove(&client, id, *what).await,
             Effect::Respec { container, from, to } => {
@@ -211,11 +211,18 @@ impl EffectExecutor {
         self.cluster.as_ref().ok_or(EffectError { class: Class::Final, message })
     }
 
-    async fn pre_stop(&self, container: &str, id: &str, budget: Duration) -> Result<Learned, EffectError> {
+    async fn pre_stop(
+        &self,
+        container: &str,
+        id: &str,
+        budget: Duration,
+    ) -> Result<EffectOutput, EffectError> {
         let gone = || EffectError { class: Class::Gone, message: format!("{container} is gone") };
         let status =
             self.client.container(id, false).await?.and_then(|answer| answer.status).ok_or_else(gone)?;
-        let Some(handler) = status.annotations.get(annotation::PRE_STOP) else { return Ok(Learned::Nothing) };
+        let Some(handler) = status.annotations.get(annotation::PRE_STOP) else {
+            return Ok(EffectOutput::Nothing);
+        };
         let sandbox = self.client.sandbox(&self.sandbox_id, false).await?.and_then(|answer| answer.status);
         let ip = sandbox
             .and_then(|sandbox| sandbox.network)
@@ -224,8 +231,8 @@ impl EffectExecutor {
         let ports = status.annotations.get(annotation::PORTS).map_or("", String::as_str);
         let place = pre_stop::Place { id, ip, handler, ports };
         match pre_stop::run(&self.client, place, budget).await {
-            Ok(()) => Ok(Learned::Nothing),
-            Err(why) => Ok(Learned::Remark(format!("preStop of {container} failed: {why}"))),
+            Ok(()) => Ok(EffectOutput::Nothing),
+            Err(why) => Ok(EffectOutput::Remark(format!("preStop of {container} failed: {why}"))),
         }
     }
 
@@ -236,7 +243,7 @@ impl EffectExecutor {
         source: &str,
         attempt: u32,
         image: Option<&ImageChoice>,
-    ) -> Result<Learned, EffectError> {
+    ) -> Result<EffectOutput, EffectError> {
         let operation_id = self.operation_id.clone();
         let source_id = source;
         self.read_again(source_id).await;
@@ -269,7 +276,7 @@ impl EffectExecutor {
         let link = |id: &str| clone::legacy_log_link(&self.pod, container, id, &log_directory, &log_path);
         self.link =
             link(source_id).zip(link(&id)).map(|((old, _), (new, target))| Link { id, old, new, target });
-        Ok(Learned::Nothing)
+        Ok(EffectOutput::Nothing)
     }
 
     /// Creates the symbolic link by which log shippers find a container. A kubelet creates such links only for
@@ -293,13 +300,13 @@ impl EffectExecutor {
         Ok(client.create(&sandbox_id, config, sandbox).await?)
     }
 
-    async fn remove(&self, client: &Client, id: &str, what: Leftover) -> Result<Learned, EffectError> {
+    async fn remove(&self, client: &Client, id: &str, what: Leftover) -> Result<EffectOutput, EffectError> {
         let log = match what {
             Leftover::Old => client.container(id, false).await?.and_then(|answer| answer.status),
             Leftover::NeverStarted => None,
             Leftover::Fence => {
                 fence::remove(client, id).await?;
-                return Ok(Learned::Nothing);
+                return Ok(EffectOutput::Nothing);
             }
         };
         client.remove(id).await?;
@@ -307,7 +314,7 @@ impl EffectExecutor {
         if let Some(log) = log.filter(|status| !status.log_path.is_empty()) {
             files::remove(log.log_path.into()).await;
         }
-        Ok(Learned::Nothing)
+        Ok(EffectOutput::Nothing)
     }
 
     /// The configuration of the container `id`, read once.
@@ -363,12 +370,12 @@ impl EffectExecutor {
 async fn bounded(
     limit: Duration,
     change: impl Future<Output = Result<(), cluster::error::Error>>,
-) -> Result<Learned, EffectError> {
+) -> Result<EffectOutput, EffectError> {
     let Ok(changed) = tokio::time::timeout(limit, change).await else {
         let message = format!("the API server did not answer within {} s", limit.as_secs());
         return Err(EffectError { class: Class::Away, message });
     };
-    Ok(changed.map(|()| Learned::Nothing)?)
+    Ok(changed.map(|()| EffectOutput::Nothing)?)
 }
 
 /// Reads a container's configuration as the source of a clone.

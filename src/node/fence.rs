@@ -16,7 +16,7 @@ use crate::cri::log_path;
 use crate::failure::Class;
 use crate::node::execute::EffectExecutor;
 use crate::node::files;
-use crate::operation::effect::{EffectError, ImageChoice, Learned};
+use crate::operation::effect::{EffectError, EffectOutput, ImageChoice};
 use crate::operation::replace::is_overtaken;
 use crate::operation::snapshot::Origin;
 
@@ -60,21 +60,21 @@ impl EffectExecutor {
         &mut self,
         client: &Client,
         wanted: Wanted<'_>,
-    ) -> Result<Learned, EffectError> {
+    ) -> Result<EffectOutput, EffectError> {
         let Some(holder) = self.holder(client).await? else {
             if wanted.by_process {
                 let message = "no image for the fence process is on the node (--holder-image)".to_owned();
                 return Err(EffectError { class: Class::Final, message });
             }
             self.clone_holds(client, wanted, wanted.attempt).await?;
-            return Ok(Learned::Nothing);
+            return Ok(EffectOutput::Nothing);
         };
         if wanted.rehearse {
             let id = self.clone_holds(client, wanted, wanted.attempt.saturating_add(1)).await?;
             remove(client, &id).await?;
         }
         match self.process_holds(client, wanted, &holder).await {
-            Ok(()) => Ok(Learned::Nothing),
+            Ok(()) => Ok(EffectOutput::Nothing),
             Err(effect_error) if effect_error.class.is_away() || effect_error.class == Class::NameTaken => {
                 Err(effect_error)
             }
@@ -86,7 +86,7 @@ impl EffectExecutor {
                     "the fence process cannot be created: a clone is used as fence"
                 );
                 self.clone_holds(client, wanted, wanted.attempt).await?;
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
         }
     }

@@ -40,7 +40,7 @@ impl Node {
         };
         let failure = Failure::SetAside { panics: MOST_PANICS };
         let touched = operation.touched();
-        let outcome = match operation.turned_back.clone() {
+        let outcome = match operation.rollback_cause.clone() {
             Some(first) => Outcome::Failed { failure: first, then: Some(failure), touched: true },
             None => Outcome::Failed { failure, then: None, touched },
         };

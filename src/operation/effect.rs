@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::annotation;
 use crate::failure::Class;
 
-/// One effect. The caller executes it once per decision and returns [`Learned`] or an [`EffectError`].
+/// One effect. The caller executes it once per decision and returns [`EffectOutput`] or an [`EffectError`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
     /// Pull `image` to the node after a check of the free disk space. Idempotent.
@@ -222,7 +222,7 @@ impl Effect {
 
 /// The result of an effect, as far as the next snapshot does not show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Learned {
+pub enum EffectOutput {
     /// No result: the next snapshot shows everything.
     Nothing,
     /// The image is on the node with this ID.

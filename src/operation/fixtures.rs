@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::failure::Class;
-use crate::operation::effect::{Effect, EffectError, GateAction, ImageChoice, Learned, Verb};
+use crate::operation::effect::{Effect, EffectError, EffectOutput, GateAction, ImageChoice, Verb};
 use crate::operation::next::{Next, next};
 use crate::operation::outcome::Outcome;
 use crate::operation::plan::Plan;
@@ -308,12 +308,12 @@ impl Bench {
         self.snapshot.declared = Some(declared);
     }
 
-    fn happen(&mut self, effect: &Effect) -> Learned {
+    fn happen(&mut self, effect: &Effect) -> EffectOutput {
         let now = self.now;
         match effect {
             Effect::Pull { image, .. } => {
                 let id = image_id(image);
-                return Learned::Image(ImageChoice { reference: image.clone(), id, spec_hash: None });
+                return EffectOutput::Image(ImageChoice { reference: image.clone(), id, spec_hash: None });
             }
             Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image } => {
@@ -359,7 +359,7 @@ impl Bench {
             }
             Effect::Remove { id, .. } => self.snapshot.containers.retain(|container| container.id != *id),
         }
-        Learned::Nothing
+        EffectOutput::Nothing
     }
 }
 

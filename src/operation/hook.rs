@@ -217,7 +217,7 @@ impl Operation {
 
     /// The hook that must run now. The operation waits for no other hook.
     pub fn awaited_hook(&self) -> Option<&Hook> {
-        if self.turned_back.is_some() || self.ending.is_some() || self.outcome.is_some() {
+        if self.rollback_cause.is_some() || self.ending.is_some() || self.outcome.is_some() {
             return None;
         }
         let moment = [Moment::Before, Moment::After].into_iter().find(|moment| self.step == moment.step())?;

@@ -61,7 +61,7 @@ impl Operation {
 
     /// True while a failure leads to a rollback to the old image.
     pub(super) fn can_roll_back(&self) -> bool {
-        self.turned_back.is_none()
+        self.rollback_cause.is_none()
             && self.request.on_failure == OnFailure::Rollback
             && self.targets.iter().any(|target| target.touched && target.action == Action::Swap)
     }

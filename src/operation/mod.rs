@@ -1,7 +1,7 @@
 //! The decisions about one in-place operation on one pod.
 //!
 //! ```text
-//! Request -> preflight -> Plan -> Operation -> next(operation, snapshot, now) -> Effect -> Learned -> ... -> Status
+//! Request -> preflight -> Plan -> Operation -> next(operation, snapshot, now) -> Effect -> EffectOutput -> ... -> Status
 //! ```
 //! Pure: no async, no clock, no I/O. Observations come in as a [`snapshot::Snapshot`] and the time as an argument.
 //! Everything that must be done goes out as an [`effect::Effect`].

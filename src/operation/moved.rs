@@ -56,7 +56,7 @@ pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapsho
 
 /// True when `instance` is the result that `target` was to reach.
 fn has_arrived(operation: &Operation, target: &Target, instance: &Container) -> bool {
-    match (target.action, &operation.turned_back) {
+    match (target.action, &operation.rollback_cause) {
         (Action::Restart, _) => true,
         (Action::Swap, Some(_)) => instance.image_id == target.from.image_id,
         (Action::Swap, None) => target.pulled.as_ref().is_some_and(|pulled| pulled.id == instance.image_id),

@@ -53,7 +53,7 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
         Some(sandbox) if sandbox.id != operation.sandbox_id || !sandbox.ready => {
             moved(operation, sandbox, snapshot, now)
         }
-        Some(_) => match &operation.turned_back {
+        Some(_) => match &operation.rollback_cause {
             None => forward(operation, snapshot, now),
             Some(failure) => back(operation, failure, snapshot, now),
         },

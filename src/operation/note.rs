@@ -111,23 +111,13 @@ impl Operation {
             }
             Note::Overtaken { name, replaces, attempt, by } => {
                 self.measure_anew();
+                if by == Overtaking::Probe {
+                    let ended = attempt.saturating_sub(1);
+                    let why = "because a probe of it was due before its start";
+                    self.remark(format!("{name}: the kubelet ended attempt {ended}, {why}"));
+                }
                 if let Some(index) = target(&mut self.targets, &name) {
-                    if by == Overtaking::Probe {
-                        self.remark(format!(
-                            "{name}: the kubelet ended attempt {}, because a probe of it was due before its start",
-                            attempt.saturating_sub(1)
-                        ));
-                    }
-                    let replacement = self.targets[index].under_way();
-                    let add = |count: u32, cause| count.saturating_add(u32::from(by == cause));
-                    *replacement = Replacement {
-                        replaces,
-                        attempt,
-                        cut_shorts: add(replacement.cut_shorts, Overtaking::OldSpec),
-                        ended_by_probe: add(replacement.ended_by_probe, Overtaking::Probe),
-                        reported_unstarted: false,
-                        ..replacement.clone()
-                    };
+                    self.targets[index].under_way().overtaken(replaces, attempt, by);
                     self.targets[index].reached = None;
                 }
             }
@@ -170,7 +160,7 @@ impl Operation {
                     let Some(index) = target(&mut self.targets, &instance.name) else { continue };
                     let target = &mut self.targets[index];
                     let replacement = Replacement::of(String::new(), instance.attempt);
-                    if self.turned_back.is_some() {
+                    if self.rollback_cause.is_some() {
                         target.back = Some(replacement);
                     } else {
                         let respec_at = target.forward.respec_at;
@@ -189,7 +179,7 @@ impl Operation {
             Note::RollBack(failure) => {
                 self.step = Step::Rollback;
                 self.last_failure = None;
-                self.turned_back = Some(failure);
+                self.rollback_cause = Some(failure);
             }
             Note::Back(name, replacement) => {
                 if let Some(index) = target(&mut self.targets, &name) {
@@ -202,6 +192,18 @@ impl Operation {
                 self.last_failure.take_if(|last_failure| last_failure.verb != Verb::Stop);
                 self.ending = Some(outcome);
             }
+        }
+    }
+}
+
+impl Replacement {
+    /// Continues with another instance to replace, and another attempt number.
+    fn overtaken(&mut self, replaces: String, attempt: u32, by: Overtaking) {
+        (self.replaces, self.attempt, self.reported_unstarted) = (replaces, attempt, false);
+        match by {
+            Overtaking::OwnInstance => {}
+            Overtaking::OldSpec => self.cut_shorts = self.cut_shorts.saturating_add(1),
+            Overtaking::Probe => self.ended_by_probe = self.ended_by_probe.saturating_add(1),
         }
     }
 }

@@ -165,14 +165,15 @@ pub enum Failure {
         message: String,
     },
     /// The replacement exited before it had run for the required time.
-    #[error("the new {container} exited with code {code} after {lived_ms} ms")]
+    #[error("the new {container} exited with code {code} after {uptime_ms} ms")]
     Exited {
         /// The name of the container.
         container: String,
         /// Its exit code.
         code: i32,
         /// How long it ran, in milliseconds.
-        lived_ms: i64,
+        #[serde(rename = "lived_ms")]
+        uptime_ms: i64,
     },
     /// More than one instance of a container runs. Nothing more is done.
     #[error("{count} containers named {container} run at the same time; nothing more was done to them")]

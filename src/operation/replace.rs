@@ -4,19 +4,19 @@
 //!
 //! | the snapshot shows | next step |
 //! |---|---|
-//! | no replacement, no fence of the next attempt | create the fence: [`make`] |
-//! | no replacement, a fence of another attempt | remove that fence once no kubelet may act on it: [`make`] |
-//! | no replacement, the old instance runs (beside a kubelet) | preStop, then stop: [`stop`] |
-//! | no replacement, the old instance has ended | create: [`make`] |
-//! | created, without a kubelet, the old instance runs | preStop, then stop: [`settle`] |
-//! | created here | create the fence again if it is gone, then start: [`settle`] |
-//! | created by a kubelet | wait for its start, at most 10 s, then start it: [`settle`] |
-//! | created here, and another instance runs | continue with that one: [`give_way`] |
-//! | running alone | remove the fence; done: [`settle`] |
-//! | running beside another instance | failed; the one created here is stopped: [`yield_to_twin`] |
-//! | exited before it started, without a reason | remove it and create it again: [`cut_off`] |
-//! | exited otherwise | failed: [`ended`] |
-//! | state unknown | wait; without a kubelet remove it and create it again: [`clear_up`] |
+//! | no replacement, no fence of the next attempt | create the fence: `make` |
+//! | no replacement, a fence of another attempt | remove that fence once no kubelet may act on it: `make` |
+//! | no replacement, the old instance runs (beside a kubelet) | preStop, then stop: `stop` |
+//! | no replacement, the old instance has ended | create: `make` |
+//! | created, without a kubelet, the old instance runs | preStop, then stop: `settle` |
+//! | created here | create the fence again if it is gone, then start: `settle` |
+//! | created by a kubelet | wait for its start, at most 10 s, then start it: `settle` |
+//! | created here, and another instance runs | continue with that one: `give_way` |
+//! | running alone | remove the fence; done: `settle` |
+//! | running beside another instance | failed; the one created here is stopped: `yield_to_twin` |
+//! | exited before it started, without a reason | remove it and create it again: `cut_off` |
+//! | exited otherwise | failed: `ended` |
+//! | state unknown | wait; without a kubelet remove it and create it again: `clear_up` |
 //!
 //! Every decision is derived from the snapshot. It does not matter which program did a step, or whether the response
 //! to a call was lost. Nothing here executes an effect.
@@ -440,7 +440,7 @@ pub(super) fn yield_to_twin(
 /// True when a refused start is retried: no kubelet will start the container, and its image has run before. A swap on
 /// its way forward rolls back instead.
 fn may_be_started_again(operation: &Operation, target: &Target) -> bool {
-    let has_run = target.action == Action::Restart || operation.turned_back.is_some();
+    let has_run = target.action == Action::Restart || operation.rollback_cause.is_some();
     operation.unsupervised && has_run && target.replacement().refused_starts < STARTS
 }
 
@@ -546,10 +546,10 @@ pub(super) fn ended(operation: &Operation, target: &Target, instance: &Container
     let container = target.name.clone();
     if let Some(started) = instance.started_at {
         // A runtime may record the start of a process that ends at once only after its end.
-        let lived = instance.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started));
-        let lived = lived.max(SignedDuration::ZERO);
-        let lived_ms = i64::try_from(lived.as_millis()).unwrap_or(i64::MAX);
-        return Failure::Exited { container, code: instance.exit_code, lived_ms };
+        let uptime = instance.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started));
+        let uptime = uptime.max(SignedDuration::ZERO);
+        let uptime_ms = i64::try_from(uptime.as_millis()).unwrap_or(i64::MAX);
+        return Failure::Exited { container, code: instance.exit_code, uptime_ms };
     }
     let reported =
         operation.last_failure.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
@@ -566,7 +566,7 @@ fn image_of(operation: &Operation, target: &Target) -> Option<ImageChoice> {
     if let Some(change) = &target.change {
         return Some(respec::image(operation, target, change));
     }
-    if operation.turned_back.is_some() && target.action == Action::Swap {
+    if operation.rollback_cause.is_some() && target.action == Action::Swap {
         return Some(image_before(target));
     }
     target.pulled.clone()

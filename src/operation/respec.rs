@@ -25,10 +25,10 @@ const HEAD_START: SignedDuration = SignedDuration::from_millis(250);
 const HEAD_START_BACK: SignedDuration = SignedDuration::from_millis(50);
 /// How long a kubelet may need to receive a changed spec. A kubelet that has begun to stop a container by then needs
 /// the container's grace period in addition.
-const CHANGE_OF_MIND: SignedDuration = SignedDuration::from_secs(2);
+const SPEC_RECEIVED_WITHIN: SignedDuration = SignedDuration::from_secs(2);
 /// The maximum of the same in a rollback, where the API server may have been away a moment ago: a kubelet pauses up
 /// to 30 s, or twice that, between two attempts to watch (client-go, `reflector.go`).
-const HEARD_AT_LAST: SignedDuration = SignedDuration::from_secs(60);
+const WATCH_RESUMES_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 /// The interval between two observations while a change is about to happen, and while none is.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 const REQUEUE_LATER: SignedDuration = SignedDuration::from_millis(250);
@@ -44,13 +44,13 @@ pub(super) fn respec<'a>(
     now: Timestamp,
 ) -> Progress<'a> {
     let replacement = target.replacement();
-    let returns = operation.turned_back.is_some();
+    let returns = operation.rollback_cause.is_some();
     let Some(changed_at) = replacement.respec_at else {
         if let Some(message) = operation.given_up(Verb::Respec, &target.name) {
             let (container, message) = (target.name.clone(), message.to_owned());
             return Progress::Failed(Failure::Respec { container, message });
         }
-        if !change.settled && now < later(operation.begun_at, CHANGE_OF_MIND) {
+        if !change.settled && now < later(operation.begun_at, SPEC_RECEIVED_WITHIN) {
             let on =
                 format!("waiting for the kubelet to bring {} to the state in the pod's spec", target.name);
             return Progress::Next(Next::Wait(Waiting { until: later(now, REQUEUE), on }));
@@ -78,8 +78,8 @@ pub(super) fn respec<'a>(
             let hashed = Note::Hashed(target.name.clone(), new.spec_hash.clone());
             return Progress::Next(Next::Note(hashed));
         }
-        let heard = later(later(changed_at, CHANGE_OF_MIND), seconds(target.grace_seconds));
-        if kept && new.state == State::Running && now < heard {
+        let received_by = later(later(changed_at, SPEC_RECEIVED_WITHIN), seconds(target.grace_seconds));
+        if kept && new.state == State::Running && now < received_by {
             return Progress::Next(Next::Wait(wait(target, changed_at, now)));
         }
         if !kept || new.state == State::Running {
@@ -126,7 +126,7 @@ pub(super) fn respec<'a>(
 
 /// True when this program can create the new container instance exactly as the kubelet would.
 fn can_help(operation: &Operation, target: &Target, change: &SpecChange) -> bool {
-    let returns = operation.turned_back.is_some();
+    let returns = operation.rollback_cause.is_some();
     let hash_known = if returns { !target.from_hash.is_empty() } else { change.hash.is_some() };
     change.cloneable && hash_known
 }
@@ -198,11 +198,11 @@ pub(super) fn overruled<'a>(
 /// (`pod_workers.go` in pkg/kubelet waits for a newer list of containers).
 pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
     let replacement = target.replacement();
-    let (times, heard) = match operation.turned_back {
-        None => (1, CHANGE_OF_MIND),
-        Some(_) => (u32::MAX, HEARD_AT_LAST),
+    let (times, received_within) = match operation.rollback_cause {
+        None => (1, SPEC_RECEIVED_WITHIN),
+        Some(_) => (u32::MAX, WATCH_RESUMES_WITHIN),
     };
-    let until = later(replacement.respec_at?, heard);
+    let until = later(replacement.respec_at?, received_within);
     let newest = *snapshot.instances(&target.name).last()?;
     let ended = |instance: &Container| instance.state == State::Exited && instance.started_at.is_some();
     let (replaces, attempt, at) = if newest.attempt == replacement.attempt {
@@ -250,7 +250,7 @@ pub(super) fn stop_and_wait<'a>(
 
 /// The image of an instance that this program creates in place of the kubelet.
 pub(super) fn image(operation: &Operation, target: &Target, change: &SpecChange) -> ImageChoice {
-    if operation.turned_back.is_some() {
+    if operation.rollback_cause.is_some() {
         let hash = Some(target.from_hash.clone()).filter(|hash| !hash.is_empty());
         return ImageChoice {
             reference: change.from.clone(),

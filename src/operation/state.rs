@@ -15,7 +15,7 @@ use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::failure::Class;
 use crate::operation::drain::Drain;
-use crate::operation::effect::{Effect, EffectError, ImageChoice, Learned, Leftover, Verb};
+use crate::operation::effect::{Effect, EffectError, EffectOutput, ImageChoice, Leftover, Verb};
 use crate::operation::engine::{Choice, SpecChange};
 use crate::operation::hook::Hook;
 use crate::operation::last_failure::LastFailure;
@@ -70,7 +70,8 @@ pub struct Operation {
     /// Set when the operation was asked to end before it touches anything.
     pub withdrawn: Option<Withdrawal>,
     /// Set when the operation rolls back; holds the failure that caused it.
-    pub turned_back: Option<Failure>,
+    #[serde(rename = "turned_back")]
+    pub rollback_cause: Option<Failure>,
     /// Set when only the cleanup is left before this outcome is reported.
     pub ending: Option<Outcome>,
     /// Set when the operation has ended.
@@ -295,7 +296,7 @@ impl Operation {
             pre_hook: None,
             post_hook: None,
             withdrawn: None,
-            turned_back: None,
+            rollback_cause: None,
             ending: None,
             outcome: None,
             finished_at: None,
@@ -390,12 +391,12 @@ impl Operation {
     }
 
     /// Records the result of `effect`.
-    pub fn record(&mut self, effect: &Effect, result: Result<Learned, EffectError>, now: Timestamp) {
+    pub fn record(&mut self, effect: &Effect, result: Result<EffectOutput, EffectError>, now: Timestamp) {
         if matches!(effect, Effect::Remove { what: Leftover::NeverStarted, .. }) {
             self.removed_at = Some(now);
         }
         match result {
-            Ok(learned) => {
+            Ok(output) => {
                 self.last_failure = None;
                 match effect {
                     Effect::Gate { gate } => self.drain.iter_mut().for_each(|drain| drain.turned(*gate, now)),
@@ -406,15 +407,15 @@ impl Operation {
                     }
                     _ => {}
                 }
-                match learned {
-                    Learned::Nothing => {}
-                    Learned::Image(choice) => {
+                match output {
+                    EffectOutput::Nothing => {}
+                    EffectOutput::Image(choice) => {
                         if let Some(target) = self.targets.iter_mut().find(|t| t.name == effect.container()) {
                             target.pulled = Some(choice);
                             target.pulled_at = Some(now);
                         }
                     }
-                    Learned::Remark(remark) => self.remark(remark),
+                    EffectOutput::Remark(remark) => self.remark(remark),
                 }
             }
             // A preStop handler is begun once. Its failure is only reported, as the kubelet does.
@@ -451,7 +452,7 @@ impl Operation {
 
     /// The outcome of an operation that `failure` ends.
     pub(super) fn failed(&self, failure: Failure) -> Outcome {
-        match &self.turned_back {
+        match &self.rollback_cause {
             Some(first) => Outcome::Failed { failure: first.clone(), then: Some(failure), touched: true },
             None => Outcome::Failed { failure, then: None, touched: self.touched() },
         }

@@ -58,7 +58,7 @@ pub(super) fn verify<'a>(
                 let least = if target.action == Action::Swap { SWAP_SETTLES } else { RESTART_SETTLES };
                 // `minReadySeconds` does not apply in a rollback: the previous image has run before.
                 let asked =
-                    if operation.turned_back.is_some() { 0 } else { operation.request.min_ready_seconds };
+                    if operation.rollback_cause.is_some() { 0 } else { operation.request.min_ready_seconds };
                 let least =
                     if target.replacement().reported_unstarted { least.max(PROBED_SETTLES) } else { least };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));

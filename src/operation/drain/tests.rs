@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::failure::Class;
-use crate::operation::effect::Learned;
+use crate::operation::effect::EffectOutput;
 use crate::operation::fixtures::{Answer, Bench, Kubelet, at, pod};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::snapshot::{Declared, Gate, Owner};
@@ -179,7 +179,7 @@ fn the_grace_period_counts_from_when_the_kubelet_has_taken_the_gate_in() {
     assert_eq!(close(operation, snapshot, at(9000)), Some(Next::Note(Note::Drained(at(3000)))));
     snapshot.declared = declared(None);
     assert_eq!(close(operation, snapshot, at(9000)), Some(Next::Do(shut.clone())));
-    operation.record(&shut, Ok(Learned::Nothing), at(10));
+    operation.record(&shut, Ok(EffectOutput::Nothing), at(10));
     let until = |operation: &Operation, snapshot: &Snapshot, now| match close(operation, snapshot, now) {
         Some(Next::Wait(waiting)) => waiting.until,
         other => panic!("{other:?}"),

@@ -216,7 +216,7 @@ fn a_way_back_of_node_run_is_gone_to_its_end_however_late_it_is() {
     for away in [false, true] {
         let mut bench = Bench::new("swap app=repo/app:v2", pod(Owner::NodeRun));
         bench.dies = Some(("sha:v2", 100));
-        while bench.operation.turned_back.is_none() {
+        while bench.operation.rollback_cause.is_none() {
             assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
         }
         bench.now += SignedDuration::from_hours(1);

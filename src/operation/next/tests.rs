@@ -202,7 +202,7 @@ fn an_image_that_dies_at_once_leads_back_with_the_next_numbers() {
     let outcome = bench.obey();
     assert_eq!(
         outcome,
-        Outcome::RolledBack(Failure::Exited { container: "app".into(), code: 3, lived_ms: 600 })
+        Outcome::RolledBack(Failure::Exited { container: "app".into(), code: 3, uptime_ms: 600 })
     );
     let back = ["Remove app-fence-4", "Fence app 5", "Create app 4 of sha:v1", "Start app-4"];
     assert_eq!(bench.log[5..9], back);

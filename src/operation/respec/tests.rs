@@ -209,7 +209,7 @@ fn a_change_that_nobody_heard_of_touches_nothing() {
 fn the_hash_of_what_is_no_good_is_known_the_next_time() {
     let mut bench = beside_an_older(Kubelet::Prompt);
     bench.dies = Some(("sha:v2", 100));
-    while bench.operation.turned_back.is_none() {
+    while bench.operation.rollback_cause.is_none() {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
     }
     bench.dies = None;
@@ -267,7 +267,7 @@ fn a_refusal_after_a_lost_answer_does_not_make_it_untouched() {
 fn on_the_way_back_a_kubelet_in_back_off_is_helped_at_once() {
     let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
     bench.dies = Some(("sha:v2", 100));
-    while bench.operation.turned_back.is_none() {
+    while bench.operation.rollback_cause.is_none() {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
     }
     let turned = bench.now;
@@ -319,7 +319,7 @@ fn what_a_late_kubelet_ends_is_made_again_once() {
 fn on_the_way_back_a_kubelet_that_hears_late_is_outlived() {
     let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
     bench.dies = Some(("sha:v2", 100));
-    while bench.operation.turned_back.is_none() {
+    while bench.operation.rollback_cause.is_none() {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
     }
     bench.kubelet = Kubelet::Watching;

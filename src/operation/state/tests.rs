@@ -28,7 +28,10 @@ fn the_journal_keeps_the_names_of_its_fields() {
     let effect_error = EffectError { class: Class::Away, message: "away".into() };
     let (verb, container) = (Verb::Stop, "app".to_owned());
     operation.last_failure = Some(LastFailure { verb, container, count: 1, at: at(0), effect_error });
+    let exited = Failure::Exited { container: "app".to_owned(), code: 1, uptime_ms: 600 };
+    operation.rollback_cause = Some(exited);
     let json = serde_json::to_value(&operation).unwrap();
+    assert_eq!(json["turned_back"]["Exited"]["lived_ms"], 600, "{json:#}");
     assert_eq!(json["setback"]["trouble"]["message"], "away", "{json:#}");
 }
 
@@ -166,10 +169,10 @@ fn setbacks_count_in_a_row_and_end_with_a_success() {
         (count(&operation), operation.remarks.as_slice()),
         (Some(2), &["preStop of app: m".to_owned()][..])
     );
-    operation.record(&stop(), Ok(Learned::Nothing), at(3));
+    operation.record(&stop(), Ok(EffectOutput::Nothing), at(3));
     assert_eq!(count(&operation), None);
     for _ in 0..20 {
-        operation.record(&stop(), Ok(Learned::Remark("r".into())), at(4));
+        operation.record(&stop(), Ok(EffectOutput::Remark("r".into())), at(4));
     }
     assert_eq!(operation.remarks.len(), MAX_REMARKS);
 }

@@ -51,7 +51,7 @@ fn while_nothing_is_heard_nothing_is_held_against_the_container() {
     for unknown in [false, true] {
         let mut bench = restarted();
         declared(&mut bench.snapshot).ready = false;
-        let mut heard = bench.snapshot.declared.clone().unwrap();
+        let mut received = bench.snapshot.declared.clone().unwrap();
         if unknown {
             // The agent has restarted and has not received its pods yet.
             bench.snapshot.declared = None;
@@ -61,8 +61,8 @@ fn while_nothing_is_heard_nothing_is_held_against_the_container() {
         while bench.now < at(30_000) {
             assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{unknown}");
         }
-        heard.containers[0].ready = true;
-        bench.snapshot.declared = Some(heard);
+        received.containers[0].ready = true;
+        bench.snapshot.declared = Some(received);
         assert_eq!(bench.obey(), Outcome::Succeeded, "{unknown}");
     }
 }

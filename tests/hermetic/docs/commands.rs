@@ -43,7 +43,7 @@ enum Role {
     #[command(name = "hook")]
     _Hook(cli::hook::HookCommand),
     #[command(name = "rollout")]
-    _Rollout(cli::rollout::RolloutCommand),
+    _Rollout(cli::workload_rollout::RolloutCommand),
     #[command(name = "agent")]
     _Agent(agent::Args),
     #[command(name = "controller")]

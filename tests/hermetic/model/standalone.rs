@@ -8,7 +8,7 @@ use std::time::Duration;
 use inplace::api::request::{HookRef, OnFailure, Request, Target};
 use inplace::api::status::Action;
 use inplace::failure::Class;
-use inplace::operation::effect::{Effect, EffectError, ImageChoice, Learned, Leftover, Verb};
+use inplace::operation::effect::{Effect, EffectError, EffectOutput, ImageChoice, Leftover, Verb};
 use inplace::operation::hook::Moment;
 use inplace::operation::next::{Next, next, unseen};
 use inplace::operation::note::Note;
@@ -405,7 +405,7 @@ impl World {
     }
 
     /// Executes `effect` or not, and responds or not.
-    fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, EffectError> {
+    fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<EffectOutput, EffectError> {
         self.check_effect(operation, effect);
         let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         let takes = match effect.verb() {
@@ -448,18 +448,18 @@ impl World {
         }
     }
 
-    fn apply(&mut self, effect: &Effect) -> Result<Learned, EffectError> {
+    fn apply(&mut self, effect: &Effect) -> Result<EffectOutput, EffectError> {
         let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         match effect {
             Effect::Pull { image, .. } if self.scenario.new_image == Image::CannotBePulled => {
                 Err(EffectError { class: Class::Final, message: format!("no {image}") })
             }
-            Effect::Pull { image, .. } => Ok(Learned::Image(ImageChoice {
+            Effect::Pull { image, .. } => Ok(EffectOutput::Image(ImageChoice {
                 reference: image.clone(),
                 id: "sha:new".into(),
                 spec_hash: None,
             })),
-            Effect::PreStop { .. } => Ok(Learned::Nothing),
+            Effect::PreStop { .. } => Ok(EffectOutput::Nothing),
             Effect::Respec { .. } | Effect::Gate { .. } => effect_error(Class::Final),
             Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image } => {
@@ -483,7 +483,7 @@ impl World {
                 // Without a kubelet, a container that is created and removed again affects no running container.
                 self.felt |= !fence && !self.scenario.cleans_up;
                 self.create(container, *attempt, &image, fence, Some(ID));
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
             Effect::Stop { id, .. } => {
                 if self.instance(id).is_none() {
@@ -491,7 +491,7 @@ impl World {
                 }
                 self.felt = true;
                 self.exit(id, true);
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
             Effect::Start { container, id } => match self.instance(id).map(|instance| instance.seen.state) {
                 None => effect_error(Class::Gone),
@@ -501,7 +501,7 @@ impl World {
                         return effect_error(Class::Refused);
                     }
                     *self.started.entry(container.clone()).or_default() += 1;
-                    Ok(Learned::Nothing)
+                    Ok(EffectOutput::Nothing)
                 }
                 Some(_) => effect_error(Class::Refused),
             },
@@ -513,7 +513,7 @@ impl World {
                     self.violate(format!("{id} was removed while it ran"));
                 }
                 self.instances.retain(|instance| instance.seen.id != *id);
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
         }
     }
@@ -528,7 +528,7 @@ impl World {
             Effect::Pull { .. } => {
                 let mut touched = operation.targets.iter().filter(|target| target.touched);
                 let runs = touched.all(|target| target.reached.is_some());
-                !target.touched && operation.turned_back.is_none() && runs
+                !target.touched && operation.rollback_cause.is_none() && runs
             }
             Effect::Fence { attempt, .. } => *attempt == replacement.attempt + 1,
             Effect::PreStop { id, .. } => *id == replacement.replaces && self.pre_stopped.insert(id.clone()),

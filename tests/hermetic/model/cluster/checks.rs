@@ -49,7 +49,7 @@ impl World {
             Effect::Pull { .. } => {
                 let mut touched = operation.targets.iter().filter(|target| target.touched);
                 let runs = touched.all(|target| target.reached.is_some());
-                !target.touched && operation.turned_back.is_none() && runs
+                !target.touched && operation.rollback_cause.is_none() && runs
             }
             Effect::Fence { attempt, .. } => *attempt == replacement.attempt + 1,
             Effect::PreStop { id, .. } => {
@@ -74,7 +74,7 @@ impl World {
             }
             Effect::Respec { from, to, .. } => {
                 let Some(change) = &target.change else { return false };
-                match operation.turned_back {
+                match operation.rollback_cause {
                     None => *from == change.from && *to == change.to,
                     Some(_) => *from == change.to && *to == change.from,
                 }

@@ -201,7 +201,7 @@ fn hashes(world: &World) -> Hashes {
 fn tamper(mut snapshot: Snapshot, operation: &Operation) -> Snapshot {
     for target in &operation.targets {
         let Some(change) = &target.change else { continue };
-        let requested = if operation.turned_back.is_some() { &change.from } else { &change.to };
+        let requested = if operation.rollback_cause.is_some() { &change.from } else { &change.to };
         let right = |instance: &&mut inplace::operation::snapshot::Container| {
             instance.name == target.name
                 && instance.state == State::Running

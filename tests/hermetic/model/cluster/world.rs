@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use inplace::failure::Class;
-use inplace::operation::effect::{Effect, EffectError, GateAction, ImageChoice, Learned, Verb};
+use inplace::operation::effect::{Effect, EffectError, EffectOutput, GateAction, ImageChoice, Verb};
 use inplace::operation::snapshot::{
     Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, Sandbox, Snapshot, State,
 };
@@ -455,7 +455,11 @@ impl World {
     }
 
     /// Executes `effect` or not, and responds or not.
-    pub(super) fn call(&mut self, operation: &Operation, effect: &Effect) -> Result<Learned, EffectError> {
+    pub(super) fn call(
+        &mut self,
+        operation: &Operation,
+        effect: &Effect,
+    ) -> Result<EffectOutput, EffectError> {
         self.check_effect(operation, effect);
         let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         let to_api = matches!(effect.verb(), Verb::Respec | Verb::Gate);
@@ -496,39 +500,39 @@ impl World {
         result
     }
 
-    pub(super) fn apply(&mut self, effect: &Effect) -> Result<Learned, EffectError> {
+    pub(super) fn apply(&mut self, effect: &Effect) -> Result<EffectOutput, EffectError> {
         let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         match effect {
             Effect::Pull { .. } if self.scenario.new_image == Image::CannotBePulled => {
                 effect_error(Class::Final)
             }
-            Effect::Pull { image, .. } => Ok(Learned::Image(ImageChoice {
+            Effect::Pull { image, .. } => Ok(EffectOutput::Image(ImageChoice {
                 reference: image.clone(),
                 id: image_id(image).into(),
                 spec_hash: None,
             })),
-            Effect::PreStop { .. } => Ok(Learned::Nothing),
+            Effect::PreStop { .. } => Ok(EffectOutput::Nothing),
             Effect::Respec { .. } | Effect::Gate { .. } if self.sandbox.is_none() => {
                 effect_error(Class::Gone)
             }
             Effect::Respec { container, from, to } => {
                 let index = index_of(container);
                 if self.sabotage.spec_is_not_put_back && to == OLD {
-                    return Ok(Learned::Nothing);
+                    return Ok(EffectOutput::Nothing);
                 }
                 if self.api.images[index] == *from {
                     self.felt = true;
                     self.change(|api| api.images[index].clone_from(to));
                 }
                 if self.api.images[index] == *to {
-                    Ok(Learned::Nothing)
+                    Ok(EffectOutput::Nothing)
                 } else {
                     effect_error(Class::Refused)
                 }
             }
             Effect::Gate { gate } => {
                 self.cycle(*gate);
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
             Effect::Fence { by_process: true, .. } if self.sabotage.fences_do_not_run => {
                 effect_error(Class::Final)
@@ -558,7 +562,7 @@ impl World {
                 if fence && !self.sabotage.fences_do_not_run {
                     self.hold(&id);
                 }
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
             Effect::Stop { id, .. } => {
                 if self.instance(id).is_none() {
@@ -566,13 +570,13 @@ impl World {
                 }
                 self.felt = true;
                 self.exit(id, 143);
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
             Effect::Start { id, .. } => match self.instance(id).map(|instance| instance.state) {
                 None => effect_error(Class::Gone),
                 Some(State::Created) => {
                     self.felt = true;
-                    if self.start(id) { Ok(Learned::Nothing) } else { effect_error(Class::Refused) }
+                    if self.start(id) { Ok(EffectOutput::Nothing) } else { effect_error(Class::Refused) }
                 }
                 Some(_) => effect_error(Class::Refused),
             },
@@ -583,7 +587,7 @@ impl World {
                     self.violate(format!("{id} was removed while it ran"));
                 }
                 self.instances.retain(|instance| instance.id != *id);
-                Ok(Learned::Nothing)
+                Ok(EffectOutput::Nothing)
             }
         }
     }
