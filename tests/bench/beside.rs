@@ -28,7 +28,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The kubelet's longest back-off in this benchmark, with a reserve.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a container runs before it is stopped again.
-const LIVES: Duration = Duration::from_secs(3);
+const LIFETIME: Duration = Duration::from_secs(3);
 const SPEC: &str = "{terminationGracePeriodSeconds: 5, containers: [{name: app, image: lab/app:v1}]}";
 
 /// Runs the part on a private Kubernetes. Returns the figures of the plot.
@@ -151,7 +151,7 @@ fn floor(client: &Client, pod: &Pod<'_>, cycle: u32) -> f64 {
 /// Stops the container twice and leaves its start to the kubelet.
 fn stopped(client: &Client, pod: &Pod<'_>) -> [f64; 2] {
     [0, 1].map(|_| {
-        thread::sleep(LIVES);
+        thread::sleep(LIFETIME);
         let old = id(pod).unwrap();
         block_on(client.stop(&old, GRACE)).unwrap();
         let object = pod.wait_for(PATIENCE, "the kubelet has started it again", |object| {
@@ -171,7 +171,7 @@ fn id(pod: &Pod<'_>) -> Option<String> {
 }
 
 fn reported(pod: &Pod<'_>, id: &str) {
-    pod.wait("the kubelet tells of it", |object| {
+    pod.wait("the kubelet reports it", |object| {
         container(object, "app").is_some_and(|app| {
             app.ready && app.container_id.as_ref().is_some_and(|reported| reported.ends_with(id))
         })

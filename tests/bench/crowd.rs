@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::Scale;
 use crate::idle::{Agent, PATIENCE, record};
-use crate::lab::{Lab, Options, run, setting};
 use crate::report::Report;
+use crate::support::lab::{Lab, Options, run, setting};
 
 /// Measures the agent with many pods of a cluster: just after its start, and after one request to each pod.
 pub(crate) async fn idle(scale: &Scale, report: &mut Report) {

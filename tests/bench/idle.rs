@@ -1,7 +1,7 @@
 //! Part E: the cost of an idle agent.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::Scale;
 use crate::report::{Report, ms};
+use crate::support::process::Process;
 use crate::test_node::{TestNode, manifest};
 
 /// Budget: mebibytes of resident memory.
@@ -148,29 +149,14 @@ impl Agent {
     /// Measures the agent over a period without requests.
     pub(crate) async fn rest(&self, scale: &Scale) -> Cost {
         sleep(Duration::from_secs(5)).await;
-        let (before, began) = (self.ticks(), Instant::now());
+        let process = Process(self.0.id());
+        let (before, began) = (process.cpu(), Instant::now());
         sleep(scale.rest).await;
-        let used = self.ticks() - before;
-        // A clock tick is a hundredth of a second on every current Linux.
-        let cpu = used / began.elapsed().as_secs_f64();
-        let kib = |file: &str, key: &str| {
-            let text = fs::read_to_string(self.proc(file)).expect("the agent has ended");
-            let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));
-            line.unwrap().trim().parse::<f64>().unwrap() / 1024.0
-        };
-        let (rss, peak) = (kib("status", "VmRSS:"), kib("status", "VmHWM:"));
-        Cost { rss, peak, dirty: kib("smaps_rollup", "Private_Dirty:"), cpu }
-    }
-
-    fn ticks(&self) -> f64 {
-        let text = fs::read_to_string(self.proc("stat")).expect("the agent has ended");
-        let (_, fields) = text.rsplit_once(") ").unwrap();
-        let fields: Vec<_> = fields.split(' ').collect();
-        fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()
-    }
-
-    fn proc(&self, file: &str) -> PathBuf {
-        Path::new("/proc").join(self.0.id().to_string()).join(file)
+        let used = process.cpu().saturating_sub(before);
+        // In percent of one processor.
+        let cpu = 100.0 * used.as_secs_f64() / began.elapsed().as_secs_f64();
+        let (rss, peak, dirty) = (process.resident(), process.peak(), process.private_dirty());
+        Cost { rss, dirty, peak, cpu }
     }
 }
 

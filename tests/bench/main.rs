@@ -15,22 +15,18 @@ mod beside;
 #[allow(dead_code, reason = "the tests do more with it")]
 mod cluster;
 mod crowd;
-#[path = "../node/facts.rs"]
-#[allow(dead_code, reason = "the tests look at more")]
-mod facts;
 mod idle;
 #[path = "../cluster/kinds.rs"]
 mod kinds;
-#[path = "../node/lab.rs"]
-#[allow(dead_code, reason = "not everything of the lab is needed here")]
-mod lab;
 mod parts;
 mod plot;
 #[path = "../cluster/pod.rs"]
-#[allow(dead_code, reason = "the tests look at more")]
+#[allow(dead_code, reason = "the tests observe more")]
 mod pod;
 mod report;
 mod restart;
+#[path = "../support/mod.rs"]
+mod support;
 mod swap;
 mod test_node;
 

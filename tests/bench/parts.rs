@@ -10,7 +10,7 @@ use crate::test_node::{Event, Instance, What};
 #[derive(Default)]
 pub(crate) struct Parts {
     stopped: Samples,
-    look: Samples,
+    observe: Samples,
     journal: Samples,
     start: Samples,
     started: Samples,
@@ -20,7 +20,7 @@ impl Parts {
     pub(crate) fn rows(&self) -> [(&'static str, &Samples); 5] {
         [
             ("old finished -> stop answered: the runtime's own", &self.stopped),
-            ("looking", &self.look),
+            ("observing", &self.observe),
             ("deciding and journal", &self.journal),
             ("start: the call", &self.start),
             ("of which new started -> start answered: no downtime", &self.started),
@@ -33,10 +33,11 @@ impl Parts {
         let (stop, create, start) = (effect(Verb::Stop), effect(Verb::Create), effect(Verb::Start));
         assert!(create.ended < stop.ended, "the replacement was not created ahead");
         let start_began = start.ended - start.took;
-        let looks = events.iter().filter(|event| event.ended > stop.ended && event.ended <= start_began);
-        let looked = looks.map(|event| event.ended).max().unwrap();
-        self.look.add(looked - stop.ended);
-        self.journal.add(start_began - looked);
+        let observations =
+            events.iter().filter(|event| event.ended > stop.ended && event.ended <= start_began);
+        let observed = observations.map(|event| event.ended).max().unwrap();
+        self.observe.add(observed - stop.ended);
+        self.journal.add(start_began - observed);
         self.start.add(start.took);
         self.stopped.add_ms(stop.after(old.finished_at));
         self.started.add_ms(start.after(new.started_at));

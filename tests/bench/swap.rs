@@ -8,9 +8,9 @@ use inplace::cri::proto::v1::ContainerState;
 use inplace::operation::effect::Verb;
 
 use crate::Scale;
-use crate::lab::run;
 use crate::parts::{self, Parts};
 use crate::report::{Report, Samples};
+use crate::support::lab::run;
 use crate::test_node::{TestNode, What, between};
 
 /// Tolerance of "independent of the image size": for medians of few samples, on a machine that just wrote the

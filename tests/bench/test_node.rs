@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::lab::{Lab, Options};
+use crate::support::lab::{Lab, Options};
 
 /// Time limit of an image pull.
 const PULL: Duration = Duration::from_secs(300);

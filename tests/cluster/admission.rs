@@ -5,15 +5,14 @@
 use std::fs::File;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::api_server::ApiServer;
+use crate::support::wait::{PATIENCE, eventually_slowly};
 
 /// All published examples.
 const EXAMPLES: [&str; 11] = [
@@ -31,15 +30,15 @@ const EXAMPLES: [&str; 11] = [
 ];
 
 /// A selector that does not match the template.
-const STRAY: &str = "
+const INVALID: &str = "
 apiVersion: tkex.tencent.com/v1alpha1
 kind: GameDeployment
-metadata: {name: stray, namespace: default}
+metadata: {name: invalid, namespace: default}
 spec:
   selector: {matchLabels: {app: other}}
   updateStrategy: {maxSurge: many}
   template:
-    metadata: {labels: {app: stray}}
+    metadata: {labels: {app: invalid}}
     spec: {containers: [{name: app, image: 'app:1'}]}
 ";
 const HOOK: &str = "
@@ -125,12 +124,8 @@ impl Fixture {
             let path = "jsonpath={.data}";
             (trust, self.done(&["get", "secret", "inplace-webhook", "-n", "inplace-system", "-o", path], ""))
         };
-        let end = Instant::now() + Duration::from_secs(60);
-        while written().0.is_empty() {
-            assert!(Instant::now() < end, "{}", self.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let before = written();
+        let is_written = || Some(written()).filter(|(trust, _)| !trust.is_empty());
+        let before = eventually_slowly(PATIENCE, "the authority is written", is_written, || self.log());
         assert!(before.1.contains("tls.key"));
         self.server.apply("daemonset/base");
         assert!(written() == before, "what the leader wrote was taken away");
@@ -150,15 +145,11 @@ impl Fixture {
 
     /// Waits until the API server calls the webhook and trusts its certificate.
     fn in_force(&self) {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
-            let (_, reported) = self.kubectl(&["create", "--dry-run=server", "-f", "-"], STRAY);
-            if reported.contains("spec.selector") {
-                return;
-            }
-            assert!(Instant::now() < end, "{reported}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let refused = || self.kubectl(&["create", "--dry-run=server", "-f", "-"], INVALID).1;
+        let poll = || refused().contains("spec.selector").then_some(());
+        eventually_slowly(PATIENCE, "the webhook is called", poll, || {
+            format!("{}\n{}", refused(), self.log())
+        });
     }
 }
 
@@ -187,8 +178,8 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     let create = &["create", "-f", "-"];
     fixture.refused(
         create,
-        STRAY,
-        &["GameDeployment \"stray\" is invalid", "spec.selector: ", "spec.updateStrategy.maxSurge: "],
+        INVALID,
+        &["GameDeployment \"invalid\" is invalid", "spec.selector: ", "spec.updateStrategy.maxSurge: "],
     );
     fixture.refused(
         create,
@@ -243,7 +234,7 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     // Without a controller, creations of this project's kinds are refused; scaling, deletion and all other kinds
     // work.
     drop(controller);
-    fixture.refused(create, STRAY, &["failed calling webhook \"validate.inplace.dev\""]);
+    fixture.refused(create, INVALID, &["failed calling webhook \"validate.inplace.dev\""]);
     fixture.done(&["scale", deployment, "--replicas=3"], "");
     fixture.done(&["delete", set, "--cascade=background"], "");
     fixture.done(&["create", "configmap", "other", "--from-literal=a=b"], "");

@@ -30,7 +30,8 @@ use nix::{
 use crate::{
     cluster::{Cluster, Node, block_on},
     kinds::{await_kinds, definitions},
-    pod::{PATIENCE, Pod, annotation, eventually},
+    pod::{Pod, annotation},
+    support::wait::{PATIENCE, eventually},
 };
 
 /// The user name of the agent's service account in the audit log.

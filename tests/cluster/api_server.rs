@@ -12,9 +12,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::time::Instant;
 
 use crate::kinds::await_kinds;
+use crate::support::wait::eventually_async;
 
 /// Time limit of a start on a busy machine.
 const START: Duration = Duration::from_secs(120);
@@ -67,23 +67,18 @@ impl ApiServer {
     }
 
     async fn wait(&mut self) {
-        let end = Instant::now() + START;
         let admin = self.admin().await;
-        loop {
-            let request = axum::http::Request::get("/readyz").body(Vec::new()).unwrap();
-            match admin.request_text(request).await {
-                Ok(_) => return,
-                Err(error) => {
-                    assert!(Instant::now() < end, "no API server: {error}\n{}", self.logs());
-                }
-            }
-            for part in &mut self.parts {
-                if let Some(status) = part.try_wait().unwrap() {
+        eventually_async(START, "an API server", async || {
+            for at in 0..self.parts.len() {
+                if let Some(status) = self.parts[at].try_wait().unwrap() {
                     panic!("a part ended: {status}\n{}", self.logs());
                 }
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            let request = axum::http::Request::get("/readyz").body(Vec::new()).unwrap();
+            let ready = admin.request_text(request).await;
+            ready.map(drop).map_err(|error| format!("{error}\n{}", self.logs()))
+        })
+        .await;
     }
 
     fn logs(&self) -> String {

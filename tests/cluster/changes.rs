@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::{agent::Agent, cluster::Cluster, pod::eventually};
+use crate::{agent::Agent, cluster::Cluster, support::wait::eventually};
 
 /// Records the content at the container's start, whatever the volume contains later.
 const STARTED: &str = "cat /etc/app/level >/started; exec app";

@@ -291,7 +291,7 @@ fn status_lists_and_follows() {
 }
 
 #[test]
-fn history_tells_the_events_of_a_pod_oldest_first_also_when_it_is_gone() {
+fn history_prints_the_events_of_a_pod_oldest_first_also_when_it_is_gone() {
     let pod = Fixture::set("reported");
     let events: Api<Event> = Api::namespaced(Cluster::any().client.clone(), "default");
     for (reason, at) in
@@ -340,7 +340,7 @@ fn as_a_plugin_it_is_kubectl_inplace() {
 
 #[test]
 fn with_an_agent_what_was_planned_is_what_happens() {
-    let cluster = Cluster::own();
+    let cluster = Cluster::leased();
     let _agent = Agent::start(&cluster, &[]);
     let pod = running(&cluster, "real");
     pod.wait("the agent opens its gate", is_ready);
@@ -375,7 +375,7 @@ fn with_an_agent_what_was_planned_is_what_happens() {
     }
     watch.kill().unwrap();
     watch.wait().unwrap();
-    let object = pod.wait("the kubelet tells the new image", |pod| {
+    let object = pod.wait("the kubelet reports the new image", |pod| {
         container(pod, "app").is_some_and(|app| app.image == image && app.ready)
     });
     assert_eq!(container(&object, "app").unwrap().restart_count, 2);

@@ -7,13 +7,14 @@ use inplace::{
     api::status::{Engine, Phase},
     cri::{client::Client, endpoint::Endpoint},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
-    facts::Instance,
     pod::{Pod, is_ready},
+    support::facts::Instance,
+    support::release,
 };
 
 /// Every field of a container that a pod can set, with values that are easily corrupted.
@@ -126,9 +127,12 @@ fn assert_same(old: &Instance, new: &Instance) {
 fn everything(cluster: &Cluster) -> String {
     let reported =
         cluster.kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.kubeletVersion}"]);
-    let minor: u32 = reported.split('.').nth(1).unwrap().parse().unwrap();
     let sidecar = "- {name: mesh, image: lab/app:v1, restartPolicy: Always}\ncontainers:\n- name: app";
-    if minor < 29 { EVERYTHING.to_owned() } else { EVERYTHING.replace("containers:\n- name: app", sidecar) }
+    if release::minor(&reported) < release::SIDECARS_SINCE {
+        EVERYTHING.to_owned()
+    } else {
+        EVERYTHING.replace("containers:\n- name: app", sidecar)
+    }
 }
 
 #[test]
@@ -157,41 +161,4 @@ fn the_clone_differs_from_the_kubelets_own_in_its_cgroup_alone() {
         "{reported}"
     );
     pod.wait("it is Ready", is_ready);
-}
-
-#[test]
-fn what_may_not_be_cloned_goes_by_way_of_the_spec_and_the_plan_says_why() {
-    let cluster = Cluster::shared();
-    Agent::shared();
-    let spec = "
-terminationGracePeriodSeconds: 2
-containers:
-- {name: part, image: lab/app:v1, volumeMounts: [{name: config, mountPath: /etc/ca.crt, subPath: ca.crt}]}
-- {name: settings, image: lab/app:v1, envFrom: [{configMapRef: {name: kube-root-ca.crt}}]}
-- {name: secret, image: lab/app:v1, env: [{name: A, valueFrom: {secretKeyRef: {name: not-there, key: a, optional: true}}}]}
-- {name: hook, image: lab/app:v1, lifecycle: {postStart: {exec: {command: ['true']}}}}
-- {name: plain, image: lab/app:v1}
-volumes: [{name: config, configMap: {name: kube-root-ca.crt}}]
-";
-    let pod = Pod::run(cluster, "special", spec);
-    for (name, why) in [
-        ("part", "subPath of objects"),
-        ("settings", "its environment comes from objects"),
-        ("secret", "its environment comes from objects"),
-        ("hook", "postStart handler"),
-    ] {
-        let plan = cluster.inplace(&["plan", &pod.name, "-c", name, "-o", "json"]).output().unwrap();
-        let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
-        let planned = &plan[0]["containers"][0];
-        assert_eq!(planned["engine"], "Respec", "{plan:#}");
-        assert!(planned.to_string().contains(why), "{plan:#}");
-        let status = pod.ask(&format!("restart {name}"), Phase::Succeeded);
-        assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
-        let facts = pod.facts().settled();
-        assert_eq!((facts.running(name).attempt, facts.running("plain").attempt), (1, 0));
-        let asked =
-            json!({"id": format!("never-{name}"), "engine": "Recreate", "containers": [{"name": name}]});
-        let refused = pod.ask(&asked.to_string(), Phase::Refused);
-        assert!(refused.message.contains(why), "{refused:#?}");
-    }
 }

@@ -1,7 +1,8 @@
 //! A Kubernetes cluster for tests: created and removed by `tests/lab/cluster.sh`, or an existing one.
 //! [`Cluster::shared`] is one cluster for the whole test process, for tests that only add pods with their own
-//! names. A test that stops a part of the cluster, counts its objects or installs something cluster-wide creates
-//! its own with [`Cluster::own`]. [`Cluster::any`] is for tests that only need the API server.
+//! names. A test that stops a part of the cluster or an agent borrows one with [`Cluster::leased`]. A test that counts
+//! the objects of the cluster, changes its settings or installs something cluster-wide creates its own with
+//! [`Cluster::own`]. [`Cluster::any`] is for tests that only need the API server.
 
 use std::{
     collections::BTreeSet,
@@ -11,9 +12,10 @@ use std::{
     future::Future,
     io::Write,
     iter,
+    ops::Deref,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::OnceLock,
+    sync::{Mutex, OnceLock},
     thread,
 };
 
@@ -29,7 +31,7 @@ use kube::{
 use serde_json::Value;
 use tokio::runtime::{Builder, Handle};
 
-use crate::lab::{Lab, Options, run, setting};
+use crate::support::lab::{Lab, Options, run, setting};
 
 /// Environment variable with the registry, for tests on an existing cluster.
 const EXISTING: &str = "INPLACE_TEST_REGISTRY";
@@ -58,6 +60,29 @@ pub(crate) struct Node {
     cluster: PathBuf,
 }
 
+/// The clusters of [`Cluster::leased`] that no test uses.
+static FREE: Mutex<Vec<&'static Cluster>> = Mutex::new(Vec::new());
+
+/// See [`Cluster::leased`].
+pub(crate) struct Lease(&'static Cluster);
+
+impl Deref for Lease {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        self.0
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            self.0.assert_bait_whole();
+            FREE.lock().unwrap().push(self.0);
+        }
+    }
+}
+
 impl Cluster {
     /// The cluster that the tests of this process share. It is removed when the process has ended, however it
     /// ends.
@@ -71,6 +96,15 @@ impl Cluster {
         let lab = Lab::made_by("cluster.sh", &Options::default());
         let kubeconfig = PathBuf::from(setting(&lab.dir, "KUBECONFIG"));
         Self { client: client(&kubeconfig), kubeconfig, registry: lab.registry.clone(), lab: Some(lab) }
+    }
+
+    /// A cluster for the caller alone while the value lives; later the next caller gets the same one. For tests that
+    /// kill an agent or a process of the cluster: when the test ends, all processes of the cluster run, no agent does,
+    /// and no setting is changed. A cluster on which a test failed is not used again.
+    pub(crate) fn leased() -> Lease {
+        let free = FREE.lock().unwrap().pop();
+        // It is removed when the process has ended, however it ends.
+        Lease(free.unwrap_or_else(|| Box::leak(Box::new(Self::own()))))
     }
 
     /// The existing cluster, if the environment names one; otherwise [`Cluster::shared`].

@@ -1,7 +1,7 @@
 //! The shipped agent: from its image, as a pod of its `DaemonSet`, with the shipped rights and, where the API
 //! server supports it, under the shipped admission policy.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, time::Duration};
 
 use inplace::{
     api::{
@@ -25,8 +25,9 @@ use crate::{
         with_token_of, writes,
     },
     ongoing::{containers, running_fence},
-    pod::{PAIR, Pod, container, eventually, is, is_ready},
+    pod::{PAIR, Pod, container, is, is_ready},
     readme::first_restart,
+    support::{parts::Parts, wait::eventually},
 };
 
 const GATE: &str = "InPlaceUpdateReady";
@@ -67,11 +68,17 @@ fn the_daemonset_does_what_is_asked_for_with_the_rights_it_has() {
     let cluster = Cluster::own();
     install(&cluster, "one");
     let cluster = &cluster;
-    thread::scope(|scope| {
-        for test in [plain, gated, odd, once, fixed, fenced, first_restart] {
-            scope.spawn(move || test(cluster));
-        }
-    });
+    let parts = Parts::default();
+    let all: [(_, fn(&Cluster)); 7] = [
+        ("plain", plain),
+        ("gated", gated),
+        ("odd", odd),
+        ("once", once),
+        ("fixed", fixed),
+        ("fenced", fenced),
+        ("the first restart of the README", first_restart),
+    ];
+    parts.run_all(all.map(|(name, part)| (name, move || part(cluster))));
     // The agent attempts nothing beyond its rights.
     let writes = writes(cluster);
     let denied: Vec<_> = writes.iter().filter(|write| write["responseStatus"]["code"] == 403).collect();
@@ -279,7 +286,7 @@ impl<'a> Busy<'a> {
         for pod in self.all() {
             let answer = pod.answer_within(Duration::from_secs(120), &self.id());
             assert_eq!(answer.phase, Phase::Succeeded, "{pod:?}: {answer:#?}");
-            pod.wait("the kubelet tells the same", |pod| {
+            pod.wait("the kubelet reports the same", |pod| {
                 is_ready(pod) && (restarts(pod, "app"), restarts(pod, "side")) == (cycle, 0)
             });
             let facts = pod.facts_on(node).settled();

@@ -17,7 +17,8 @@ use crate::{
     agent::{Agent, USER, status},
     cluster::{Cluster, block_on},
     ongoing::{containers, end_process, is_running, slow_to_stop},
-    pod::{PAIR, Pod, eventually, is, is_ready},
+    pod::{PAIR, Pod, is, is_ready},
+    support::wait::eventually,
     traffic::{SERVING, Traffic, now, service},
 };
 
@@ -95,7 +96,7 @@ impl Drop for Served {
 }
 
 #[test]
-fn nobody_is_turned_away_over_twenty_restarts_with_a_drain() {
+fn no_request_is_refused_over_twenty_restarts_with_a_drain() {
     const RESTARTS: usize = 20;
     Agent::shared();
     let served = Served::new("drained", &format!("[{{conditionType: {GATE}}}]"));
@@ -168,7 +169,7 @@ fn slice(pod: &Pod<'_>, name: &str) -> String {
 }
 
 #[test]
-fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
+fn a_confirmed_drain_waits_for_every_slice_and_refuses_no_request() {
     let confirmed = |id: &str, deadline: u32| {
         json!({"id": id, "containers": [{"name": "app"}], "gracePeriodSeconds": 1, "drain": "Confirmed",
             "deadlineSeconds": deadline})
@@ -227,7 +228,7 @@ fn a_confirmed_drain_waits_for_every_slice_and_turns_nobody_away() {
 }
 
 #[test]
-fn without_a_drain_somebody_is_turned_away() {
+fn without_a_drain_requests_are_refused() {
     Agent::shared();
     let served = Served::new("cut", "[]");
     for cycle in 0..4 {
@@ -347,7 +348,7 @@ fn running(pod: &Pod<'_>) -> Vec<Container> {
 #[test]
 fn a_drain_goes_on_where_a_killed_agent_left_it() {
     const GRACE: SignedDuration = SignedDuration::from_secs(12);
-    let cluster = Cluster::own();
+    let cluster = Cluster::leased();
     let agent = Agent::start(&cluster, &[]);
     let pod = Pod::run(&cluster, "cut-short", &gated());
     let before = pod.facts();

@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::Agent,
-    asked::{ONE, adopted, restart, spec_image, swap},
     cluster::{Cluster, block_on},
-    lab::run,
     pod::{Pod, is_ready},
+    request::{ONE, adopted, restart, spec_image, swap},
+    support::{lab::run, release},
 };
 
 /// A pod with one container, `app`; `more` is added to the container, `rest` to the spec.
@@ -41,10 +41,15 @@ fn what_may_not_be_cloned_gets_another_name_of_its_image_and_then_the_first_agai
         "apiVersion: v1\nkind: Secret\nmetadata: {{name: {secret}}}\nstringData: {{key: of no importance}}\n"
     ));
     let from_secret = format!("{{name: A, valueFrom: {{secretKeyRef: {{name: {secret}, key: key}}}}}}");
+    let from_none = "{name: A, valueFrom: {secretKeyRef: {name: not-there, key: a, optional: true}}}";
     let kinds = [
-        (spec(", lifecycle: {postStart: {exec: {command: ['true']}}}", ""), "postStart"),
-        (spec(", envFrom: [{configMapRef: {name: kube-root-ca.crt}}]", ""), "environment comes from objects"),
-        (spec(&format!(", env: [{from_secret}]"), ""), "environment comes from objects"),
+        (spec(", lifecycle: {postStart: {exec: {command: ['true']}}}", ""), "postStart handler"),
+        (
+            spec(", envFrom: [{configMapRef: {name: kube-root-ca.crt}}]", ""),
+            "its environment comes from objects",
+        ),
+        (spec(&format!(", env: [{from_secret}]"), ""), "its environment comes from objects"),
+        (spec(&format!(", env: [{from_none}]"), ""), "its environment comes from objects"),
         (
             spec(
                 ", volumeMounts: [{name: ca, mountPath: /etc/ca.crt, subPath: ca.crt}]",
@@ -55,13 +60,15 @@ fn what_may_not_be_cloned_gets_another_name_of_its_image_and_then_the_first_agai
     ];
     thread::scope(|scope| {
         for (spec, why) in &kinds {
-            scope.spawn(move || flipped(&Pod::run(cluster, "kind", spec), why));
+            let spec = format!("{spec}- {{name: plain, image: lab/app:v1}}\n");
+            scope.spawn(move || flipped(&Pod::run(cluster, "kind", &spec), why));
         }
     });
     cluster.kubectl(&["delete", "secret", &secret]);
 }
 
-/// Asserts that the kubelet restarts it twice, and that nothing else differs afterwards.
+/// Asserts that the kubelet restarts it twice, that nothing else differs afterwards, and that it is not cloned on
+/// request either.
 fn flipped(pod: &Pod<'_>, why: &str) {
     let plan = pod.cluster.inplace(&["plan", &pod.name, "-c", "app", "-o", "json"]).output().unwrap();
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
@@ -75,7 +82,10 @@ fn flipped(pod: &Pod<'_>, why: &str) {
         assert_eq!(report.from.image_id, report.to.as_ref().unwrap().image_id);
         let instance = adopted(pod, "app", image);
         assert_eq!((instance.version.as_str(), instance.attempt as usize), ("v1", attempt + 1));
+        assert_eq!(pod.facts().settled().running("plain").attempt, 0);
     }
+    let refused = restart(pod, "app", json!({"engine": "Recreate"}), Phase::Refused);
+    assert!(refused.message.contains(why), "{refused:#?}");
 }
 
 #[test]
@@ -230,9 +240,8 @@ fn a_static_pod_is_restarted_through_its_copy_and_never_swapped() {
 fn a_native_sidecar_is_a_container_like_any_other() {
     let cluster = Cluster::shared();
     Agent::shared();
-    let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;
-    let minor: u32 = version.split('.').nth(1).unwrap().parse().unwrap();
-    if minor < 29 {
+    let minor = release::minor(&block_on(cluster.client.apiserver_version()).unwrap().git_version);
+    if minor < release::SIDECARS_SINCE {
         eprintln!(
             "Kubernetes 1.{minor} knows no sidecars: what it calls one is an init container that has to end"
         );
@@ -246,7 +255,7 @@ fn a_native_sidecar_is_a_container_like_any_other() {
     assert_eq!(adopted(&pod, "side", "lab/app:v1").attempt, 1);
     for (attempt, tag) in [(2, "v2"), (3, "v1")] {
         let image = format!("lab/app:{tag}");
-        let request_text = crate::asked::request(cluster, &[("side", Some(&image))], json!({}));
+        let request_text = crate::request::request(cluster, &[("side", Some(&image))], json!({}));
         let status = pod.ask(&request_text, Phase::Succeeded);
         assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
         let instance = adopted(&pod, "side", &image);

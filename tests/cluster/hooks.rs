@@ -11,15 +11,16 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::{self, Agent, USER},
-    asked::{ONE, event, request, spec_image},
     cluster::Cluster,
-    hook_server::HookServer,
-    pod::{Pod, eventually},
+    pod::Pod,
+    request::{ONE, event, request, spec_image},
+    support::hook_server::HookServer,
+    support::wait::eventually,
 };
 
 fn hook_server() -> &'static HookServer {
-    static ORACLE: OnceLock<HookServer> = OnceLock::new();
-    ORACLE.get_or_init(HookServer::open)
+    static SHARED: OnceLock<HookServer> = OnceLock::new();
+    SHARED.get_or_init(HookServer::open)
 }
 
 /// Applies a template `name` with one metric, whose URL contains the pod's name.
@@ -104,7 +105,7 @@ fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
     assert_eq!(run["metadata"]["labels"]["inplace.dev/node"], cluster.node().name.as_str());
     let table = cluster.kubectl(&["get", "hookrun", name]);
     assert!(table.contains("PHASE") && table.contains("Running"), "{table}");
-    eventually("three questions", || (hook_server().asked(&pod.name).len() >= 3).then_some(()));
+    eventually("three questions", || (hook_server().queries(&pod.name).len() >= 3).then_some(()));
     // A step that takes long is reported.
     let waiting = |status: &Status| {
         status.step == Some(Step::PreHook) && status.message.starts_with("waiting for hook drain: webtest:")
@@ -115,7 +116,7 @@ fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
 
-    let asked = hook_server().asked(&pod.name);
+    let asked = hook_server().queries(&pod.name);
     let (not_yet, passed) = (&asked[asked.len() - 2], &asked[asked.len() - 1]);
     assert_eq!((not_yet.said, passed.said), (0, 1), "it was asked again after it had passed: {asked:?}");
     let ended =
@@ -224,13 +225,13 @@ fn a_person_can_approve_a_hook_or_end_it() {
     cluster.kubectl(&["annotate", "hookrun", &run(), "inplace.dev/approve=true"]);
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
-    assert!(hook_server().asked(&pod.name).iter().all(|asked| asked.said == 0));
+    assert!(hook_server().queries(&pod.name).iter().all(|query| query.said == 0));
     gone(&pod);
 }
 
 #[test]
 fn the_next_agent_measures_nothing_again_that_was_finished() {
-    let cluster = Cluster::own();
+    let cluster = Cluster::leased();
     let agent = Agent::start(&cluster, &[]);
     template(&cluster, "count", json!({"successfulLimit": 4}));
     let pod = Pod::run(&cluster, "killed", ONE);
@@ -248,6 +249,6 @@ fn the_next_agent_measures_nothing_again_that_was_finished() {
     let _agent = Agent::start(&cluster, &[]);
     let status = pod.answer(&id);
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");
-    assert_eq!(hook_server().asked(&pod.name).len(), 4, "{run:#}");
+    assert_eq!(hook_server().queries(&pod.name).len(), 4, "{run:#}");
     gone(&pod);
 }

@@ -24,11 +24,13 @@ use serde_json::{Value, json};
 use crate::{
     agent::{USER, get},
     cluster::{Cluster, Node, block_on},
-    facts::look,
     kinds::await_kinds,
-    lab::run,
-    pod::{eventually, is_ready},
+    pod::is_ready,
     readme,
+    support::facts::observe,
+    support::lab::run,
+    support::release::{self, POLICY_SINCE},
+    support::wait::eventually,
 };
 
 /// The namespace of the agent.
@@ -38,8 +40,6 @@ pub(crate) const AGENT: &str = "daemonset/inplace-agent";
 pub(crate) const CONTROLLER: &str = "deployment/inplace-controller";
 /// The port on which the agent listens.
 const PORT: u16 = 9464;
-/// The first minor release of Kubernetes 1 with `ValidatingAdmissionPolicy`.
-const POLICY_SINCE: u32 = 30;
 
 /// Runs the commands of the README: pushes the image into the registry, and applies `daemonset/base` with that image,
 /// or `daemonset/before-1.30` if the API server has no `ValidatingAdmissionPolicy`. Every node has its agent when this
@@ -95,9 +95,7 @@ pub(crate) fn rolled_out(cluster: &Cluster, workload: &str) {
 
 /// Whether the API server supports `ValidatingAdmissionPolicy`.
 pub(crate) fn knows_policies(cluster: &Cluster) -> bool {
-    // Not from the field "minor", which some builds leave empty.
-    let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;
-    version.split('.').nth(1).unwrap().parse::<u32>().unwrap() >= POLICY_SINCE
+    release::minor(&block_on(cluster.client.apiserver_version()).unwrap().git_version) >= POLICY_SINCE
 }
 
 /// The agent's pod on a node: Ready, and not terminating.
@@ -122,7 +120,7 @@ pub(crate) fn metrics(node: &Node) -> String {
 /// The PID of the agent's process on this machine.
 pub(crate) fn process(cluster: &Cluster, node: &Node) -> u32 {
     let pod = agent_on(cluster, node);
-    block_on(look(&node.endpoint, &pod.metadata.uid.unwrap())).running("agent").pid
+    block_on(observe(&node.endpoint, &pod.metadata.uid.unwrap())).running("agent").pid
 }
 
 /// A client with the token of the agent of that node.

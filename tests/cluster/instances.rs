@@ -41,7 +41,7 @@ pub(crate) struct Record {
     pub(crate) together: Vec<String>,
     /// Containers of one name and attempt; the runtime must never have two.
     pub(crate) twins: Vec<String>,
-    pub(crate) looks: u32,
+    pub(crate) observations: u32,
 }
 
 /// One container; times by the runtime's clock in nanoseconds, 0 means not yet.
@@ -64,7 +64,7 @@ impl Instances {
                 loop {
                     // One more poll after the end, to record everything until then.
                     let last = stop.load(Ordering::SeqCst);
-                    record.look(&client).await;
+                    record.observe(&client).await;
                     if last {
                         return record;
                     }
@@ -83,10 +83,10 @@ impl Instances {
 }
 
 impl Record {
-    async fn look(&mut self, client: &Client) {
+    async fn observe(&mut self, client: &Client) {
         // A runtime that is unavailable is polled again.
         let Ok(all) = client.containers(None).await else { return };
-        self.looks += 1;
+        self.observations += 1;
         let mut running: BTreeMap<_, Vec<String>> = BTreeMap::new();
         for container in &all {
             let Some(key) = key(container) else { continue };

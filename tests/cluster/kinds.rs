@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use crate::pod::PATIENCE;
+use crate::support::wait::PATIENCE;
 
 /// The folder of the CRDs.
 pub(crate) fn definitions() -> String {

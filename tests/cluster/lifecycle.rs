@@ -22,7 +22,8 @@ use crate::{
         ENGINES, FIRST, HANDLER, MOMENTS, Moment, OngoingOperation, containers, has_sandbox, is_fence,
         is_running, remove_sandboxes, running_fence, slow_to_stop, watch_it_go,
     },
-    pod::{GOING, Pod, eventually, eventually_within, is_ready},
+    pod::{GOING, Pod, is_ready},
+    support::wait::{eventually, eventually_within},
 };
 
 /// Time limit from a pod's deletion to its end: its kubelet may be about to replace the container whose handler

@@ -3,7 +3,6 @@
 #![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
 
 use std::{
-    fs,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -23,10 +22,12 @@ use tokio::task::JoinSet;
 
 use crate::{
     agent::samples,
-    asked::request as request_text,
     cluster::{Cluster, block_on, runtime},
     installed::{install, metrics, process, writes},
-    pod::{Pod, container, eventually, eventually_or, is_ready},
+    pod::{Pod, container, is_ready},
+    request::request as request_text,
+    support::process::Process,
+    support::wait::{eventually, eventually_or},
     traffic::End,
 };
 
@@ -63,10 +64,10 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
     for pod in &pods {
         pod.wait_for(LONG, "it is Ready", is_ready);
     }
-    let process = process(&cluster, &cluster.node());
+    let process = Process(process(&cluster, &cluster.node()));
     at_rest(&cluster, process);
-    let fresh = memory(process, "VmRSS:");
-    let own = memory(process, "RssAnon:");
+    let fresh = process.resident();
+    let own = process.anonymous();
 
     let before = writes(&cluster).len();
     let answers = burst(&cluster, &pods, None, 1);
@@ -75,8 +76,8 @@ fn requests_on_all_pods_of_a_full_node_at_once() {
     assert!(pods.iter().all(|pod| pod.facts().running("app").version == "v2"));
 
     at_rest(&cluster, process);
-    let (worked, peak) = (memory(process, "VmRSS:"), memory(process, "VmHWM:"));
-    let owns = memory(process, "RssAnon:");
+    let (worked, peak) = (process.resident(), process.peak());
+    let owns = process.anonymous();
     eprintln!(
         "the agent with {PODS} pods: {fresh:.1} MiB, {own:.1} of them its own; after two bursts {worked:.1} MiB, \
          {owns:.1} of them its own; at most {peak:.1} MiB"
@@ -109,7 +110,7 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, cycle: i32) -
         // itself; then it counts attempts from 0. It also does so if it collects the new container later although
         // that runs by then, because it had listed it before it ran, and a fence was younger (docs/limits.md).
         let anew = answer.containers[0].to.as_ref().is_some_and(|to| to.attempt == 0);
-        pod.wait("the kubelet tells one restart more", |pod| {
+        pod.wait("the kubelet reports one restart more", |pod| {
             is_ready(pod) && container(pod, "app").is_some_and(|app| app.restart_count == cycle || anew)
         });
         let facts = pod.facts().settled();
@@ -193,20 +194,13 @@ fn within_budget(cluster: &Cluster, pods: &[Pod<'_>], answers: &[Status], before
 
 /// Waits until no operation is running and no worker thread is left: the memory after that is the agent's memory
 /// at rest.
-fn at_rest(cluster: &Cluster, process: u32) {
+fn at_rest(cluster: &Cluster, process: Process) {
     eventually_or("the agent to rest", || {
         let reported = metrics(&cluster.node());
         let busy =
             ["inplace_open_operations", "inplace_pending_answers"].map(|name| samples(&reported, &[name]));
-        let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap().count();
+        let threads = process.threads();
         let rests = busy.iter().flatten().all(|count| *count == 0.0) && threads == 1;
         if rests { Ok(()) } else { Err(format!("{busy:?}, {threads} threads")) }
     });
-}
-
-/// A memory figure of a process from the kernel, in mebibytes.
-pub(crate) fn memory(process: u32, key: &str) -> f64 {
-    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"));
-    line.unwrap().trim().parse::<f64>().unwrap() / 1024.0
 }

@@ -13,7 +13,6 @@ mod admission;
 #[allow(dead_code, reason = "what tests may want of an agent, in one place")]
 mod agent;
 mod api_server;
-mod asked;
 mod attacks;
 mod changes;
 mod cli;
@@ -23,23 +22,15 @@ mod crash;
 mod daemonset;
 mod drain;
 mod engines;
-#[path = "../node/facts.rs"]
-#[allow(dead_code, reason = "the tests on a node without a cluster look at more")]
-mod facts;
 mod guard;
 mod hook_runs;
-#[path = "../node/hook_server.rs"]
-mod hook_server;
 mod hooks;
 mod installed;
 mod instances;
 mod kinds;
-#[path = "../node/lab.rs"]
-#[allow(dead_code, reason = "the tests on a node without a cluster do more with it")]
-mod lab;
 mod lifecycle;
 mod load;
-mod new_life;
+mod new_instance;
 mod ongoing;
 mod orphaned_fence;
 mod pod;
@@ -48,12 +39,15 @@ mod pull_secrets;
 mod readme;
 mod refusals;
 mod registry_gate;
+mod request;
 mod restarts;
 mod rolled;
 mod rollout;
 mod scale2000;
 mod seeds;
 mod smoke;
+#[path = "../support/mod.rs"]
+mod support;
 mod swap;
 mod traffic;
 mod uninstall;

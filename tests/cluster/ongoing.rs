@@ -24,10 +24,11 @@ use tonic::transport::Channel;
 use crate::{
     agent::state,
     cluster::{Cluster, block_on},
-    facts::Facts,
-    lab::run,
-    pod::{PATIENCE, Pod, eventually, is, is_ready},
+    pod::{Pod, is, is_ready},
     registry_gate::RegistryGate,
+    support::facts::Facts,
+    support::lab::run,
+    support::wait::{PATIENCE, eventually},
 };
 
 /// The moment of the operation.

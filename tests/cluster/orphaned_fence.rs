@@ -18,11 +18,12 @@ use kube::api::DeleteParams;
 
 use crate::{
     agent::{Agent, Setup, status},
-    asked::ONE,
     cluster::{Cluster, block_on},
     crash::hold::Holds,
     ongoing::{containers, end_process, is_fence, raw_channel, running_fence},
-    pod::{GOING, Pod, container, eventually, eventually_within, is_ready},
+    pod::{GOING, Pod, container, is_ready},
+    request::ONE,
+    support::wait::{eventually, eventually_within},
 };
 
 /// The fault point at which the operation has started the replacement, and has not removed the fence yet.

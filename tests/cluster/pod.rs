@@ -4,7 +4,7 @@ use std::{
     fmt, iter,
     sync::atomic::{AtomicU32, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod as Object};
@@ -26,11 +26,12 @@ use tokio_stream::StreamExt;
 
 use crate::{
     cluster::{Cluster, Node, block_on, runtime},
-    facts::{Facts, look},
+    support::{
+        facts::{Facts, observe},
+        wait::PATIENCE,
+    },
 };
 
-/// How long a test waits for an expected event.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a pod may take to be removed when nothing runs in it any more. Kubelets before 1.22 drop its
 /// containers when the last one exits, or, if they miss that moment, when they collect once a minute; the
 /// volumes and the status follow.
@@ -180,7 +181,7 @@ impl<'a> Pod<'a> {
         // A static pod's copy at the API server has another uid.
         let object = self.last().unwrap_or_else(|| self.get());
         let uid = annotation(&object, "kubernetes.io/config.mirror").unwrap_or(&self.uid);
-        block_on(look(&node.endpoint, uid))
+        block_on(observe(&node.endpoint, uid))
     }
 
     /// Deletes the pod with its own grace period, and waits until it is removed.
@@ -249,33 +250,6 @@ async fn follow(api: Api<Object>, name: String, uid: String, sender: Sender<Seen
             sender.send_modify(|seen| seen.gone = true);
             return;
         }
-    }
-}
-
-/// Polls until `look` returns a value.
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    eventually_or(what, || look().ok_or(""))
-}
-
-/// The same with a `look` that returns the current state instead.
-pub(crate) fn eventually_or<T, E: fmt::Display>(what: &str, look: impl FnMut() -> Result<T, E>) -> T {
-    eventually_within(PATIENCE, what, look)
-}
-
-/// The same with a time limit.
-#[allow(clippy::disallowed_methods, reason = "the cluster's time is the machine's")]
-pub(crate) fn eventually_within<T, E: fmt::Display>(
-    patience: Duration,
-    what: &str,
-    mut look: impl FnMut() -> Result<T, E>,
-) -> T {
-    let end = Instant::now() + patience;
-    loop {
-        match look() {
-            Ok(found) => return found,
-            Err(instead) => assert!(Instant::now() < end, "waited in vain for: {what} {instead}"),
-        }
-        thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -13,9 +13,10 @@ use serde_json::json;
 
 use crate::{
     agent::{Agent, state},
-    asked::{ONE, adopted, event, spec_image, swap},
     cluster::Cluster,
-    pod::{Pod, eventually},
+    pod::Pod,
+    request::{ONE, adopted, event, spec_image, swap},
+    support::wait::eventually,
 };
 
 const USER: &str = "deployer";
@@ -77,7 +78,7 @@ fn allow_secrets(cluster: &Cluster) {
 }
 
 /// Configures credentials in the runtime.
-fn tell_runtime(cluster: &Cluster, address: &str) {
+fn configure_runtime(cluster: &Cluster, address: &str) {
     let config = cluster.lab().dir.join("containerd.toml");
     let mut config = File::options().append(true).open(config).unwrap();
     let plugin = r#"plugins."io.containerd.grpc.v1.cri".registry.configs"#;
@@ -126,7 +127,7 @@ fn secrets_of_a_pod_are_read_only_by_an_agent_that_may() {
     agent.stop();
 
     // The right is not needed either when the runtime has credentials for the registry.
-    tell_runtime(&cluster, &private.address);
+    configure_runtime(&cluster, &private.address);
     let agent = Agent::start(&cluster, &debug);
     let plain = Pod::run(&cluster, "plain", &spec(&private.image("app:v1")));
     for pod in [&pod, &plain] {

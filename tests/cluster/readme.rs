@@ -18,8 +18,11 @@ use crate::{
     agent::status,
     cluster::Cluster,
     installed::{CONTROLLER, binary, rolled_out},
-    lab::run,
-    pod::{Pod, annotation, container, eventually, eventually_or, is_ready},
+    pod::{Pod, annotation, container, is_ready},
+    support::{
+        lab::run,
+        wait::{eventually, eventually_or},
+    },
 };
 
 /// The commands of a code block of a page: the block with that number below that heading.

@@ -10,7 +10,8 @@ use serde_json::json;
 use crate::{
     agent::{Agent, status},
     cluster::Cluster,
-    pod::{PAIR, Pod, annotation, container, eventually},
+    pod::{PAIR, Pod, annotation, container},
+    support::wait::eventually,
 };
 
 /// Waits for the event with the same message as the status.

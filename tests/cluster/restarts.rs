@@ -12,9 +12,9 @@ use serde_json::json;
 use crate::{
     agent::{Agent, Setup, USER, status},
     cluster::Cluster,
-    facts::Facts,
     instances::Instances,
     pod::{PAIR, Pod, container, is_ready},
+    support::facts::Facts,
 };
 
 /// The requests for each pod in each half: ten restarts of its two containers, in eight requests.
@@ -32,7 +32,7 @@ fn adopted(pod: &Pod<'_>, name: &str, facts: &Facts) -> i32 {
         container(pod, name)
             .is_some_and(|reported| reported.ready && reported.container_id.as_ref() == Some(&id))
     };
-    let object = pod.wait(&format!("the kubelet tells of {name} {id}"), taken);
+    let object = pod.wait(&format!("the kubelet reports {name} {id}"), taken);
     container(&object, name).unwrap().restart_count
 }
 
@@ -77,7 +77,7 @@ fn counts(pod: &Pod<'_>, name: &str) -> Vec<i32> {
 
 /// Asserts that each container in the status has the next attempt, made over the runtime's socket; returns the
 /// downtimes in milliseconds.
-fn next_lives(status: &Status) -> Vec<i64> {
+fn check_new_instances(status: &Status) -> Vec<i64> {
     let reports = status.containers.iter().map(|report| {
         assert_eq!(report.engine, Engine::Recreate, "{status:#?}");
         assert_eq!(report.to.as_ref().unwrap().attempt, report.from.attempt + 1, "{status:#?}");
@@ -97,7 +97,7 @@ fn a_restart_beside_the_kubelet_is_answered() {
     Agent::shared();
     let before = pod.facts().settled();
     let status = pod.ask("restart app", Phase::Succeeded);
-    next_lives(&status);
+    check_new_instances(&status);
     let after = pod.facts().settled();
     assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, after.running("app").id);
     assert_eq!((kept(&after), after.running("side")), (kept(&before), before.running("side")));
@@ -166,9 +166,9 @@ fn two_hundred_restarts_and_the_kubelet_never_starts_a_second_one() {
     }
     report("at its natural speed", natural, &quiet);
     report("create..start stretched", stretched, &loud[quiet.len()..]);
-    let (sum, looks) = (writes.values().sum::<usize>(), record.looks);
+    let (sum, observations) = (writes.values().sum::<usize>(), record.observations);
     eprintln!(
-        "{sum} writes for {} requests; the runtime was looked at {looks} times",
+        "{sum} writes for {} requests; the runtime was observed {observations} times",
         PODS * 2 * CYCLES.len()
     );
 }
@@ -180,7 +180,9 @@ fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
         let mut down = Vec::new();
         for (number, names) in CYCLES.iter().enumerate() {
             let cycle = (!at_once).then(|| alone.lock());
-            down.extend(next_lives(&pod.ask(&format!("restart {names} #{id}-{number}"), Phase::Succeeded)));
+            down.extend(check_new_instances(
+                &pod.ask(&format!("restart {names} #{id}-{number}"), Phase::Succeeded),
+            ));
             drop(cycle);
             // The next request waits until the kubelet has reported this restart, so that every count is
             // observed.
@@ -248,7 +250,7 @@ fn ten_in_a_row_and_none_is_held_back() {
     for cycle in 1..=10 {
         let status = pod.ask(&format!("restart app #{cycle}"), Phase::Succeeded);
         // The shortest back-off of a kubelet is ten seconds.
-        assert!(next_lives(&status)[0] < 5_000, "{status:#?}");
+        assert!(check_new_instances(&status)[0] < 5_000, "{status:#?}");
         ends.push((status.started_at.unwrap(), status.finished_at.unwrap()));
     }
     let took = ends[9].1.duration_since(ends[0].0);

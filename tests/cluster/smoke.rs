@@ -7,8 +7,9 @@ use serde_json::json;
 
 use crate::{
     cluster::{Cluster, block_on},
-    lab::run,
-    pod::{PAIR, Pod, annotation, container, eventually, is, is_ready},
+    pod::{PAIR, Pod, annotation, container, is, is_ready},
+    support::lab::run,
+    support::wait::eventually,
 };
 
 #[test]
@@ -21,7 +22,7 @@ fn a_pod_runs_and_goes() {
 }
 
 #[test]
-fn what_the_runtime_shows_is_what_the_api_server_tells() {
+fn the_runtime_and_the_api_server_report_the_same() {
     let cluster = Cluster::shared();
     let pod = Pod::run(cluster, "shown", PAIR);
     let facts = pod.facts().settled();
@@ -132,35 +133,22 @@ fn host_paths_are_the_nodes_own() {
 }
 
 #[test]
-fn a_static_pod_runs() {
-    let cluster = Cluster::shared();
-    let node = cluster.node();
-    let file = node.dir.join("manifests/fixed.yaml");
-    let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: fixed, namespace: default}\nspec:\n  ";
-    fs::write(&file, format!("{head}{}", cluster.named(PAIR.trim()).replace('\n', "\n  "))).unwrap();
-    let pod = Pod::existing(cluster, "default", &format!("fixed-{}", node.name));
-    pod.wait("it is Ready", is_ready);
-    fs::remove_file(&file).unwrap();
-    pod.await_gone();
-}
-
-#[test]
 fn pods_outlive_a_restart_of_the_kubelet_and_of_the_api_server() {
-    let cluster = Cluster::own();
+    let cluster = Cluster::leased();
     let pod = Pod::run(&cluster, "stays", PAIR);
     let before = pod.facts().settled();
 
     cluster.stop("kubelet");
     cluster.start("kubelet");
     // When the new kubelet runs a pod, its start is complete.
-    let witness = Pod::run(&cluster, "witness", PAIR);
+    let second = Pod::run(&cluster, "second", PAIR);
     assert_eq!(pod.facts(), before);
 
     cluster.kill("kube-apiserver");
     assert!(block_on(pod.api.get(&pod.name)).is_err());
     cluster.start("kube-apiserver");
-    witness.annotate("test/after", Some("yes"));
-    witness.wait("the watch goes on", |pod| annotation(pod, "test/after").is_some());
+    second.annotate("test/after", Some("yes"));
+    second.wait("the watch goes on", |pod| annotation(pod, "test/after").is_some());
     assert_eq!(pod.get().metadata.uid.as_ref(), Some(&pod.uid));
     assert_eq!(pod.facts(), before);
 
@@ -172,9 +160,10 @@ fn pods_outlive_a_restart_of_the_kubelet_and_of_the_api_server() {
 }
 
 #[test]
-fn a_second_node_runs_pods_too() {
+fn a_second_node_runs_pods_too_and_a_cluster_that_is_dropped_leaves_nothing() {
+    let before = sysctls();
     let cluster = Cluster::own();
-    let node = cluster.add_node("node-2");
+    let node = cluster.add_node("other");
     let spec =
         json!({"nodeName": node.name, "containers": [{"name": "app", "image": cluster.image("app:v1")}]});
     let pod = Pod::make(&cluster, "there", json!({"spec": spec}));
@@ -183,13 +172,7 @@ fn a_second_node_runs_pods_too() {
     assert_eq!(facts.running("app").version, "v1");
     let ip = pod.get().status.unwrap().pod_ip.unwrap();
     assert_eq!(ip.rsplit_once('.').unwrap().0, node.ip.rsplit_once('.').unwrap().0);
-}
-
-#[test]
-fn a_cluster_that_is_dropped_leaves_nothing() {
-    let before = sysctls();
-    let cluster = Cluster::own();
-    cluster.add_node("other");
+    drop(pod);
     // A pod with a volume that is a mount, and a container that ignores SIGTERM.
     let spec = "{containers: [{name: app, image: lab/app:stubborn}], volumes: [{name: v, emptyDir: {medium: Memory}}]}";
     let pod = Pod::run(&cluster, "left", spec);

@@ -19,11 +19,12 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::Agent,
-    asked::{ONE, adopted, event, request, restart, spec_image, swap},
     cluster::{Cluster, block_on},
-    lab::run,
     ongoing::{raw_channel, running_fence, slow_to_stop},
-    pod::{PAIR, Pod, container, eventually, is, is_ready},
+    pod::{PAIR, Pod, container, is, is_ready},
+    request::{ONE, adopted, event, request, restart, spec_image, swap},
+    support::lab::run,
+    support::wait::eventually,
     traffic::now,
 };
 

@@ -25,7 +25,7 @@ use tokio_stream::StreamExt;
 
 use crate::{
     cluster::{Cluster, block_on, runtime},
-    pod::PATIENCE,
+    support::wait::PATIENCE,
 };
 
 /// The container of a pod for [`Traffic`], without its name and further fields. An answer takes half a second,

@@ -1,45 +1,54 @@
 //! `GameDeployment` and `GameStatefulSet` end to end: the controller and an agent with their shipped rights, and
 //! real pods.
 
-mod kept;
-mod parts;
+mod canary;
+mod preserved;
 mod reinstalled;
 mod shipped;
 
-use std::{collections::BTreeMap, thread, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::{agent::Agent, cluster::Cluster, hook_runs::asked::Asked, traffic::now};
+use crate::{
+    agent::Agent,
+    cluster::Cluster,
+    hook_runs::measurements::published_server,
+    support::{http_server::HttpServer, parts::Parts, wait::eventually_slowly},
+};
 
 /// Longer than an update of all pods, one after the other.
 const LONG: Duration = Duration::from_secs(120);
+
+/// A part of a test, with the server that hooks query.
+type Part = fn(&Cluster, &HttpServer);
 
 #[test]
 fn workloads_are_brought_about() {
     let cluster = Cluster::own();
     let _agent = Agent::start(&cluster, &[]);
     let controller = Agent::controller(&cluster, "one");
-    a_game_deployment_is_made_updated_in_place_scaled_and_deleted(&cluster);
-    for counted in [
-        &["inplace_pods_updated_total", "GameDeployment", "Updated"][..],
-        &["inplace_workload_downtime_seconds_count", "GameDeployment"],
-    ] {
-        assert_eq!(controller.metric(counted).to_string(), "3", "{counted:?}");
-    }
-    a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition(&cluster);
-    let asked = Asked::start(&cluster.node().ip);
-    hooks_hold_pods_until_they_let_them_pass(&cluster, &asked);
-    thread::scope(|scope| {
-        for part in [
-            parts::canary_steps_hold_the_rollout_until_they_are_passed,
-            parts::a_hook_afterwards_takes_the_image_back_until_it_passes,
-            parts::claims_stay_and_are_found_again,
+    let (cluster, parts) = (&cluster, Parts::default());
+    parts.run("a GameDeployment", || {
+        a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster);
+        for counted in [
+            &["inplace_pods_updated_total", "GameDeployment", "Updated"][..],
+            &["inplace_workload_downtime_seconds_count", "GameDeployment"],
         ] {
-            let (cluster, asked) = (&cluster, &asked);
-            scope.spawn(move || part(cluster, asked));
+            assert_eq!(controller.metric(counted).to_string(), "3", "{counted:?}");
         }
     });
+    parts.run("a GameStatefulSet", || {
+        a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition(cluster);
+    });
+    let published = &published_server(&cluster.node().ip);
+    parts.run("hooks", || hooks_hold_pods_until_they_let_them_pass(cluster, published));
+    let rest: [(_, Part); 3] = [
+        ("canary steps", canary::canary_steps_hold_the_rollout_until_they_are_passed),
+        ("a hook afterwards", canary::a_hook_afterwards_takes_the_image_back_until_it_passes),
+        ("claims", canary::claims_stay_and_are_found_again),
+    ];
+    parts.run_all(rest.map(|(name, part)| (name, move || part(cluster, published))));
     // No write exceeded the shipped rights.
     let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
@@ -139,7 +148,7 @@ fn a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition
     fixture.delete();
 }
 
-fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, asked: &Asked) {
+fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, published: &HttpServer) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "hooked" };
     fixture.apply(&object("GameDeployment", "hooked", &json!({
         "replicas": 2,
@@ -155,7 +164,7 @@ fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, asked: &Asked) {
     assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(2), &json!(2)), "{status:#}");
 
     let template = |wanted: u32| {
-        let url = format!("http://{}/{{{{ args.service-name }}}}/{{{{ args.PodName }}}}", asked.address);
+        let url = format!("http://{}/{{{{ args.service-name }}}}/{{{{ args.PodName }}}}", published.address);
         let metric = json!({"name": "webtest", "count": 2, "interval": "1s", "failureLimit": 0,
             "successCondition": format!("asInt(result) > {wanted}"), "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
         let args = json!([{"name": "PodName"}, {"name": "service-name"}]);
@@ -168,7 +177,7 @@ fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, asked: &Asked) {
     let leaving = reported(&status)["podName"].as_str().unwrap().to_owned();
     assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(2), &json!(2)), "{status:#}");
     let path = format!("/web/{leaving}");
-    assert!(asked.count(&path) > 0, "the arguments are rendered");
+    assert!(published.count(&path) > 0, "the arguments are rendered");
 
     template(30);
     fixture.patch(&json!({"spec": {"preDeleteUpdateStrategy": {"retry": true}}}));
@@ -230,17 +239,10 @@ impl Fixture<'_> {
         list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
     }
 
-    fn wait<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-        let end = now() + LONG;
-        loop {
-            if let Some(found) = look() {
-                return found;
-            }
-            let object =
-                self.cluster.kubectl(&["get", self.kind, self.name, "-o", "yaml", "--ignore-not-found"]);
-            assert!(now() < end, "never happened: {what}: {object}");
-            thread::sleep(Duration::from_millis(200));
-        }
+    fn wait<T>(&self, what: &str, poll: impl FnMut() -> Option<T>) -> T {
+        eventually_slowly(LONG, what, poll, || {
+            self.cluster.kubectl(&["get", self.kind, self.name, "-o", "yaml", "--ignore-not-found"])
+        })
     }
 }
 

@@ -2,9 +2,11 @@
 //! of its configuration, which it has read a moment ago.
 
 mod attacks;
+mod client_authority;
 mod flood;
 mod guard;
-mod kept;
+mod keep_alive;
+mod rights;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,6 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::api_server::{ApiServer, Store};
+use crate::support::wait::{PATIENCE, eventually_async, until};
 
 const NAMESPACE: &str = "inplace-system";
 const HOST: &str = "inplace-webhook.inplace-system.svc";
@@ -110,12 +113,8 @@ impl Fixture {
     }
 
     async fn ready(&self, replica: &Replica) {
-        let ready = async {
-            while replica.webhooks.ready().is_err() || self.trusted().is_none() {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(Duration::from_secs(20), ready).await.expect("a certificate");
+        let ready = || replica.webhooks.ready().is_ok() && self.trusted().is_some();
+        timeout(Duration::from_secs(20), until(ready)).await.expect("a certificate");
     }
 }
 
@@ -229,11 +228,8 @@ async fn files_of_the_operator_are_served_and_read_again() {
     fixture.lead(&replica);
     for (number, authorities) in trusted.iter().enumerate() {
         put(&made[number]);
-        let end = Instant::now() + Duration::from_secs(20);
-        while let Err(error) = ask(authorities, replica.address, &review("web")).await {
-            assert!(Instant::now() < end, "{number}: {error:?}");
-            sleep(Duration::from_millis(10)).await;
-        }
+        let answered = async || ask(authorities, replica.address, &review("web")).await.map(drop);
+        eventually_async(PATIENCE, &format!("certificate {number}"), answered).await;
     }
     assert_eq!((fixture.trusted(), fixture.kept("tls.crt")), (None, None));
     // The key does not match the certificate: the previous pair is still served.

@@ -108,8 +108,10 @@ async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
     drop(second);
     deployment(&api, "other", "configmap/app,configmaps/b");
     let _third = lead(&api);
-    api.until("a look", |store| store.events.iter().any(|event| event["reason"] == "InvalidRestartOnChange"))
-        .await;
+    api.until("an event", |store| {
+        store.events.iter().any(|event| event["reason"] == "InvalidRestartOnChange")
+    })
+    .await;
     assert_eq!(api.store(|store| rollouts(store)).len(), 1);
     let event = api.events().into_iter().find(|event| event["reason"] == "InvalidRestartOnChange").unwrap();
     assert_eq!((&event["type"], &event["involvedObject"]["name"]), (&json!("Warning"), &json!("other")));
@@ -117,7 +119,7 @@ async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
 }
 
 #[tokio::test]
-async fn a_secret_that_may_not_be_read_is_told_of_and_nothing_is_done() {
+async fn a_secret_that_may_not_be_read_is_reported_and_nothing_is_done() {
     let api = start().await;
     api.put(config("Secret", "tls", &json!({ "key": "c2VjcmV0" })));
     api.on("LIST secrets").times(1000).fault(Fault::Answer(403, "secrets is forbidden"));

@@ -43,13 +43,13 @@ fn the_schemas_say_nothing_that_kubernetes_1_20_does_not_know() {
     for definition in definitions() {
         let name = &definition["metadata"]["name"];
         assert_eq!(definition["spec"]["versions"].as_array().unwrap().len(), 1, "{name}");
-        look(&definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &name.to_string());
+        check_schema(&definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &name.to_string());
     }
 }
 
 /// Asserts that the schema is structural: each node has a type, and only keywords that apiextensions v1 had from
 /// the start.
-fn look(schema: &Value, path: &str) {
+fn check_schema(schema: &Value, path: &str) {
     let known = [
         "type",
         "description",
@@ -88,13 +88,13 @@ fn look(schema: &Value, path: &str) {
     assert_eq!(kind == "integer", number, "{path}");
     assert!(map.contains_key("description") || path.ends_with("[]"), "{path} is not described");
     for (name, below) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
-        look(below, &format!("{path}.{name}"));
+        check_schema(below, &format!("{path}.{name}"));
     }
     if let Some(items) = map.get("items") {
-        look(items, &format!("{path}[]"));
+        check_schema(items, &format!("{path}[]"));
     }
     if let Some(values) = map.get("additionalProperties") {
-        look(values, &format!("{path}.*[]"));
+        check_schema(values, &format!("{path}.*[]"));
     }
 }
 

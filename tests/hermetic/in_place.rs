@@ -129,7 +129,7 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_with_what_there_is_and_nothing_is_made() {
+async fn what_is_wrong_is_reported_with_what_there_is_and_nothing_is_created() {
     let api = shop().await;
     for (line, code, says) in [
         (
@@ -253,7 +253,7 @@ async fn an_interrupt_leaves_it_running_and_says_how_to_look_again() {
 }
 
 #[tokio::test]
-async fn a_rollout_is_told_held_and_ended() {
+async fn a_rollout_is_reported_held_and_ended() {
     let api = shop().await;
     inplace(&api, &["restart", "deploy/web", "-c", "app"]);
     let name = made(&api)["metadata"]["name"].as_str().unwrap().to_owned();

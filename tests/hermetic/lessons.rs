@@ -175,11 +175,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         "a hot patch needs no kubelet or runtime of its own",
         &["a_hot_patch_asks_nothing_and_drains_nothing"],
     ),
-    (
-        28,
-        "a rollout can be watched, paused and taken back",
-        &["an_undo_looks_again_when_somebody_else_was_faster"],
-    ),
+    (28, "a rollout can be watched, paused and taken back", &["an_undo_reads_again_after_a_conflict"]),
     (
         29,
         "a workload at rest costs nothing, and its events stay few",

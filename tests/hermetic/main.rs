@@ -20,10 +20,13 @@ mod kube_script;
 mod lessons;
 mod manifests;
 mod model;
+mod parts;
 mod policy;
 mod reference;
 mod rollout;
 mod rollouts;
 mod runtime;
 mod sources;
+#[path = "../support/mod.rs"]
+mod support;
 mod workloads;

@@ -59,12 +59,12 @@ fn progress(reason: &str, generation: i64) -> Value {
         {"type": "Progressing", "status": "True", "reason": reason, "message": message}]})
 }
 
-fn edit(api: &ApiServer, deed: impl FnOnce(&mut Value)) {
-    api.edit_of("gamedeployments", "shop", "web", deed);
+fn edit(api: &ApiServer, change: impl FnOnce(&mut Value)) {
+    api.edit_of("gamedeployments", "shop", "web", change);
 }
 
 #[tokio::test]
-async fn an_undo_looks_again_when_somebody_else_was_faster() {
+async fn an_undo_reads_again_after_a_conflict() {
     let api = ApiServer::start().await;
     web(&api);
     // A change between the read and the patch.

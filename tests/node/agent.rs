@@ -5,7 +5,8 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, eventually};
+use crate::fixture::Fixture;
+use crate::support::wait::eventually;
 
 #[test]
 fn a_line_in_the_annotation_is_carried_out_once_and_answered_in_full() {

@@ -8,10 +8,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
-use crate::{
-    fixture::{Fixture, eventually},
-    lab::run,
-};
+use crate::{fixture::Fixture, support::lab::run, support::wait::eventually};
 
 #[test]
 fn an_agent_killed_at_any_point_is_continued_as_if_nothing_had_happened() {
@@ -236,7 +233,7 @@ fn a_full_disk_under_the_journal_ends_it_before_anything_is_touched() {
 }
 
 #[test]
-fn no_secret_of_the_environment_is_told_anywhere() {
+fn no_secret_of_the_environment_is_in_any_output() {
     let secret = "s3cret-hunter2";
     let fixture = Fixture::new();
     fixture.run_app("web", &json!({"env": [{"name": "TOKEN", "value": secret}]}));

@@ -5,7 +5,8 @@ use std::{fs, io::Write, os::unix::fs::symlink};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, eventually};
+use crate::fixture::Fixture;
+use crate::support::wait::eventually;
 
 #[test]
 fn health_follows_the_runtime_and_work_goes_on_when_it_is_back() {

@@ -3,10 +3,7 @@
 
 use serde_json::json;
 
-use crate::{
-    blackhole::Blackhole,
-    fixture::{Fixture, eventually},
-};
+use crate::{blackhole::Blackhole, fixture::Fixture, support::wait::eventually};
 
 #[test]
 fn deleting_the_annotation_cancels_what_has_touched_nothing() {
@@ -40,7 +37,7 @@ fn deleting_the_annotation_cancels_what_has_touched_nothing() {
 }
 
 #[test]
-fn a_wish_withdrawn_while_no_agent_runs_is_cancelled_by_the_next_one() {
+fn a_request_withdrawn_while_no_agent_runs_is_cancelled_by_the_next_one() {
     let fixture = Fixture::new();
     fixture.run("web");
     fixture.run("cli");
@@ -173,7 +170,7 @@ fn pulls_beyond_the_limit_wait_and_everything_ends_by_its_deadline() {
 }
 
 #[test]
-fn operations_beyond_the_limit_wait_for_their_turn() {
+fn operations_beyond_the_limit_wait_for_a_permit() {
     let fixture = Fixture::new();
     let gate = fixture.run_gated("one");
     fixture.run("two");

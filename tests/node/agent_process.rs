@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::fixture::eventually;
+use crate::support::wait::eventually;
 
 /// An agent process; killed on drop.
 pub(crate) struct Agent {

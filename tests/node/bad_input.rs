@@ -11,7 +11,8 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, eventually};
+use crate::fixture::Fixture;
+use crate::support::wait::eventually;
 
 /// Exit code and standard error.
 fn ended(output: &Output) -> (i32, String) {
@@ -24,7 +25,7 @@ fn object(output: &Output) -> Value {
 }
 
 #[test]
-fn a_runtime_that_cannot_be_reached_is_told_as_such() {
+fn a_runtime_that_cannot_be_reached_is_reported_as_such() {
     let fixture = Fixture::new();
     let at = |name: &str| fixture.folder.path().join(name).to_str().unwrap().to_owned();
     let manifest = at("pod.yaml");
@@ -83,7 +84,7 @@ fn a_runtime_that_cannot_be_reached_is_told_as_such() {
 }
 
 #[test]
-fn who_is_not_root_is_told_so() {
+fn a_user_who_is_not_root_gets_an_error() {
     let fixture = Fixture::new();
     fixture.run("web");
     let before = fixture.instances("web");
@@ -196,7 +197,7 @@ fn what_is_written_wrongly_is_refused_before_anybody_is_asked() {
 }
 
 #[test]
-fn help_tells_the_exit_codes_and_every_flag() {
+fn help_lists_the_exit_codes_and_every_flag() {
     let fixture = Fixture::new();
     for path in
         ["", "node", "agent", "node ps", "node restart", "node swap", "node plan", "node run", "node rm"]

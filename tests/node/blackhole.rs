@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::fixture::eventually;
+use crate::support::wait::eventually;
 
 /// A registry that accepts every connection and never answers.
 pub(crate) struct Blackhole {

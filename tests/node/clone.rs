@@ -6,9 +6,9 @@ use inplace::api::status::Phase;
 use serde_json::Value;
 
 use crate::{
-    facts::Facts,
-    lab::Lab,
     pod::{PAIR, Pod},
+    support::facts::Facts,
+    support::lab::Lab,
 };
 
 /// Everything that a manifest for `node run` can express, with values that are easily corrupted.

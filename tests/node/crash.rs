@@ -12,10 +12,10 @@ use std::{
 use inplace::api::status::Phase;
 
 use crate::{
-    facts::Facts,
-    fixture::eventually,
-    lab::Lab,
     pod::{Ended, Pod},
+    support::facts::Facts,
+    support::lab::Lab,
+    support::wait::eventually,
 };
 
 /// Each instance of `app` writes a line when it starts, and its preStop handler writes another line. v3 exits at

@@ -28,9 +28,9 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    fixture::eventually,
-    lab::Lab,
     pod::{Ended, wrapped},
+    support::lab::Lab,
+    support::wait::eventually,
 };
 
 /// A pod that appears to be created by a kubelet.

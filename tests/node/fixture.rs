@@ -1,16 +1,12 @@
 //! A lab of its own for one agent: folders for manifests and state, requests and their answers, and what the runtime
 //! reports.
 
-#![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
-
 use std::{
     fs::{self, File},
     net::TcpListener,
     path::PathBuf,
     process::{Command, Output},
     sync::atomic::{AtomicU32, Ordering},
-    thread,
-    time::{Duration, Instant},
 };
 
 use inplace::cri::{client::Client, endpoint::Endpoint, proto::v1::ContainerState};
@@ -19,23 +15,11 @@ use tempfile::TempDir;
 
 use crate::{
     agent_process::Agent,
-    lab::{Lab, Options},
+    support::{
+        lab::{Lab, Options},
+        wait::eventually,
+    },
 };
-
-/// Longer than any step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(40);
-
-/// Waits until `look` returns a value.
-pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "waited in vain for: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A lab with folders for one agent. An agent locks its node, so every test uses a site of its own.
 pub(crate) struct Fixture {

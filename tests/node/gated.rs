@@ -5,10 +5,7 @@ use std::fs;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::{
-    fixture::{Fixture, eventually},
-    hook_server::HookServer,
-};
+use crate::{fixture::Fixture, support::hook_server::HookServer, support::wait::eventually};
 
 /// The agent's arguments that permit requests to a server on this machine.
 const ALLOWED: [&str; 2] = ["--hook-allow", "127.0.0.0/8"];
@@ -44,15 +41,15 @@ fn a_hook_in_a_file_gates_a_restart() {
     let _agent = fixture.agent(&ALLOWED);
     template(&fixture, &hook_server, "drain", &json!({"successfulLimit": 1}));
     fixture.ask("web", &gated("polled", "drain"));
-    eventually("two questions", || (hook_server.asked("web").len() >= 2).then_some(()));
+    eventually("two questions", || (hook_server.queries("web").len() >= 2).then_some(()));
     assert_eq!(fixture.running("web"), before);
     hook_server.say("web", 1);
     let status = fixture.ended("web", "polled", "Succeeded");
     assert_eq!(fixture.running("web").attempt, before.attempt + 1);
     let stopped: jiff::Timestamp = status["containers"][0]["stoppedAt"].as_str().unwrap().parse().unwrap();
-    let passed = hook_server.asked("web").into_iter().find(|asked| asked.said == 1).unwrap();
+    let passed = hook_server.queries("web").into_iter().find(|query| query.said == 1).unwrap();
     assert!(stopped > passed.at, "stopped at {stopped}, the hook passed at {}", passed.at);
-    assert_eq!(hook_server.asked("web").last().unwrap(), &passed, "it was asked again after it had passed");
+    assert_eq!(hook_server.queries("web").last().unwrap(), &passed, "it was asked again after it had passed");
 
     // A hook that fails, and a hook that cannot be parsed.
     let before = fixture.running("web");
@@ -119,5 +116,5 @@ fn killed_in_the_middle_it_measures_nothing_twice() {
     }
     fixture.ended("web", "killed", "Succeeded");
     assert_eq!(fixture.running("web").attempt, before.attempt + 1);
-    assert_eq!(hook_server.asked("web").len(), 4);
+    assert_eq!(hook_server.queries("web").len(), 4);
 }

@@ -15,8 +15,8 @@ use inplace::{
 use serde_json::{Value, json};
 
 use crate::{
-    lab::Lab,
     pod::{Ended, PAIR, Pod},
+    support::lab::Lab,
 };
 
 /// Measures a metric once; an error ends the run. `endpoint` is the runtime's endpoint.

@@ -8,9 +8,9 @@ use std::{
 use inplace::api::status::{Phase, Status};
 
 use crate::{
-    fixture::eventually,
-    lab::{Lab, Options, run},
     pod::{Ended, PAIR, Pod},
+    support::lab::{Lab, Options, run},
+    support::wait::eventually,
 };
 
 /// Swaps `app`, which must fail before anything is touched, and returns the status.

@@ -16,8 +16,8 @@ use inplace::api::status::{Phase, Status};
 use tempfile::TempDir;
 
 use crate::{
-    facts::{Facts, look},
-    lab::Lab,
+    support::facts::{Facts, observe},
+    support::lab::Lab,
 };
 
 /// Two containers, `app` and `side`, that exit at once on their stop signal.
@@ -93,7 +93,7 @@ impl<'a> Pod<'a> {
     /// The present state of the pod.
     pub(crate) fn facts(&self) -> Facts {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(look(&self.lab.endpoint, &self.uid))
+        runtime.block_on(observe(&self.lab.endpoint, &self.uid))
     }
 
     /// The program on this runtime and state directory, in the lab's mount namespace. The PID stays the same:

@@ -4,7 +4,7 @@ use std::fs;
 
 use inplace::api::status::{Phase, Status};
 
-use crate::{facts::Instance, fixture::eventually, lab::Lab, pod::Pod};
+use crate::{pod::Pod, support::facts::Instance, support::lab::Lab, support::wait::eventually};
 
 /// A pod whose `app` has this handler, this command, and 3 s of grace.
 fn pod(name: &str, handler: &str, command: &str) -> Pod<'static> {
@@ -76,7 +76,7 @@ fn a_get_goes_to_the_pods_address_and_the_named_port() {
 }
 
 #[test]
-fn a_get_that_is_answered_with_an_error_is_told() {
+fn a_get_that_is_answered_with_an_error_is_reported() {
     let pod = pod("get-500", "{httpGet: {path: /bye, port: 8080}}", &server("500 Oh"));
     listens(pod.facts().running("app"));
     let status = pod.restart(&["app"]);
@@ -102,7 +102,7 @@ fn a_sleep_is_slept() {
 }
 
 #[test]
-fn a_handler_that_fails_is_told_and_blocks_nothing() {
+fn a_handler_that_fails_is_reported_and_blocks_nothing() {
     for (name, handler, why) in [
         ("fails", "{exec: {command: [sh, -c, 'exit 7']}}", "the command exited with 7"),
         ("missing", "{exec: {command: [/not-there]}}", "not-there"),

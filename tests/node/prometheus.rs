@@ -13,7 +13,7 @@ use inplace::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{fixture::eventually, hook::measure};
+use crate::{hook::measure, support::wait::eventually};
 
 /// A Prometheus that monitors itself; killed on drop.
 struct Prometheus {

@@ -6,10 +6,10 @@ use inplace::api::status::{Phase, Status};
 use inplace::cri::proto::v1::ContainerState;
 
 use crate::{
-    facts::Facts,
-    fixture::eventually,
-    lab::Lab,
     pod::{PAIR, Pod},
+    support::facts::Facts,
+    support::lab::Lab,
+    support::wait::eventually,
 };
 
 /// Everything that survives a restart of `app`.
@@ -33,11 +33,11 @@ fn all_but_the_container_is_kept() {
     assert_ne!((&new.id, new.ticks), (&old.id, old.ticks));
     assert_eq!((old.attempt, new.attempt), (0, 1));
     assert_eq!((new.version.clone(), new.finished_at), ("v1".to_owned(), 0));
-    told_truly(&status, &before, &after);
+    check_status(&status, &before, &after);
 }
 
 /// Verifies that the report matches what the runtime shows.
-fn told_truly(status: &Status, before: &Facts, after: &Facts) {
+fn check_status(status: &Status, before: &Facts, after: &Facts) {
     let [report] = status.containers.as_slice() else { panic!("{status:?}") };
     let (old, new) = (before.running("app"), after.running("app"));
     assert_eq!((&report.from.container_id, report.from.attempt), (&old.id, old.attempt));
@@ -51,7 +51,7 @@ fn told_truly(status: &Status, before: &Facts, after: &Facts) {
 }
 
 #[test]
-fn ten_in_a_row_and_one_old_life_is_left() {
+fn ten_in_a_row_and_one_old_instance_is_left() {
     let pod = Pod::run(Lab::shared(), "ten", PAIR);
     let before = pod.facts();
     for cycle in 1..=10 {
@@ -67,10 +67,10 @@ fn ten_in_a_row_and_one_old_life_is_left() {
 }
 
 #[test]
-fn each_life_has_a_log_of_its_own_and_old_ones_go() {
+fn each_instance_has_a_log_of_its_own_and_old_ones_go() {
     let spec = "
 containers:
-- {name: app, image: lab/app:v1, command: [sh, -c, 'echo life `cat /dev/shm/*`; exec app']}
+- {name: app, image: lab/app:v1, command: [sh, -c, 'echo start `cat /dev/shm/*`; exec app']}
 - {name: side, image: lab/app:v1}
 ";
     let pod = Pod::run(Lab::shared(), "logs", spec);
@@ -79,7 +79,7 @@ containers:
         pod.restart(&["app"]);
         let log = pod.facts().running("app").log.clone();
         assert!(log.ends_with(&format!("/app/{cycle}.log")), "{log}");
-        let line = format!("stdout F life {cycle}\n");
+        let line = format!("stdout F start {cycle}\n");
         eventually(&line, || fs::read_to_string(&log).ok().filter(|text| text.ends_with(&line)));
     }
     let log = pod.facts().running("app").log.clone();

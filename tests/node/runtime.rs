@@ -5,9 +5,9 @@ use std::{fs, process::Child, process::Stdio};
 use inplace::api::status::Phase;
 
 use crate::{
-    fixture::eventually,
-    lab::{Lab, Options},
     pod::{Ended, Pod},
+    support::lab::{Lab, Options},
+    support::wait::eventually,
 };
 
 /// `app` exits one second after its stop signal, and takes two seconds to prepare.

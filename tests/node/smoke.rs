@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use crate::lab::{Lab, Options, run};
+use crate::support::lab::{Lab, Options, run};
 
 #[test]
 fn the_registry_has_the_image_that_the_lab_names() {

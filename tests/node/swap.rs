@@ -3,9 +3,9 @@
 use inplace::api::status::{Phase, Status};
 
 use crate::{
-    facts::Facts,
-    lab::Lab,
     pod::{PAIR, Pod},
+    support::facts::Facts,
+    support::lab::Lab,
 };
 
 /// `app`'s attempt and image version. Verifies that everything a swap must retain equals `before`.

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 use super::tenant::{NAMESPACE, Tenant};
 use crate::{
     agent::{Agent, Setup},
-    asked::ONE,
     cluster::Cluster,
-    hook_runs::{asked::Asked, has_ended},
-    load::memory,
-    pod::{Pod, eventually},
+    hook_runs::{has_ended, measurements::published_server},
+    pod::Pod,
+    request::ONE,
+    support::process::Process,
+    support::wait::eventually,
 };
 
 /// Many times the number of hooks that an agent runs at once.
@@ -52,9 +53,9 @@ fn start(cluster: &Cluster) -> Agent {
 /// S6: the node's own addresses, the kubelet's ports, and the addresses where clouds serve credentials.
 fn reach_no_node(tenant: &Tenant<'_>) {
     let ip = &tenant.node.ip;
-    let asked = Asked::start(ip);
+    let published = published_server(ip);
     let urls = [
-        format!("http://{}/secret", asked.address),
+        format!("http://{}/secret", published.address),
         format!("https://{ip}:10250/pods"),
         "http://127.0.0.1:10248/healthz".to_owned(),
         "http://[::1]:10248/healthz".to_owned(),
@@ -76,7 +77,7 @@ fn reach_no_node(tenant: &Tenant<'_>) {
         let why = ended["status"]["metricResults"].to_string();
         assert!(why.contains("may not be reached by a hook"), "{url}: {why}");
     }
-    assert_eq!(asked.count("/secret"), 0);
+    assert_eq!(published.count("/secret"), 0);
 }
 
 /// S5: hooks that hold their permits for nearly a minute; all of them together take minutes.
@@ -90,7 +91,7 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
         assert!(tenant.create(&json!({"apiVersion": "v1", "kind": "List", "items": some})));
     }
     // The next agent lists all of them at once.
-    assert_lives(agent);
+    assert_alive(agent);
     agent.kill();
     let agent = start(tenant.cluster);
     eventually("as many hooks of the tenant as he gets permits for", || {
@@ -109,13 +110,13 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
         has_ended(&run).then_some(run)
     });
     assert_eq!(ended["status"]["phase"], "Successful", "{ended:#}");
-    assert_lives(&agent);
+    assert_alive(&agent);
 }
 
 /// The agent runs and has used less memory than its container may, even when built without optimization.
-pub(super) fn assert_lives(agent: &Agent) {
+pub(super) fn assert_alive(agent: &Agent) {
     assert!(!agent.has_ended(), "{}", agent.log());
-    let peak = memory(agent.pid(), "VmHWM:");
+    let peak = Process(agent.pid()).peak();
     eprintln!("the agent's memory: {peak:.0} MiB at most");
     assert!(peak < MEMORY_LIMIT_MIB, "{peak} MiB");
 }

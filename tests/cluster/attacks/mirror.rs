@@ -15,7 +15,8 @@ use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
     hook_runs::has_ended,
-    pod::{Pod, eventually, is_ready},
+    pod::{Pod, is_ready},
+    support::wait::eventually,
 };
 
 /// The victim, with a secret in its environment.

@@ -4,15 +4,10 @@
 use serde_json::{Value, json};
 
 use super::{
-    hooks::assert_lives,
+    hooks::assert_alive,
     tenant::{NAMESPACE, Tenant},
 };
-use crate::{
-    agent::Agent,
-    asked::ONE,
-    cluster::Cluster,
-    pod::{Pod, eventually},
-};
+use crate::{agent::Agent, cluster::Cluster, pod::Pod, request::ONE, support::wait::eventually};
 use inplace::api::{annotation, status::Phase};
 
 /// Number of pods: together as large as the memory limit of an agent's container.
@@ -37,12 +32,12 @@ fn s5_pods_of_a_tenant_end_no_agent_and_hold_up_no_other_namespace() {
         (cluster.kubectl(&output) == "Failed").then_some(())
     });
     victim.ask("restart app", Phase::Succeeded);
-    assert_lives(&agent);
+    assert_alive(&agent);
     // The next agent lists all of them at once.
     agent.kill();
     let agent = Agent::start(&cluster, &[]);
     victim.ask("restart app #2", Phase::Succeeded);
-    assert_lives(&agent);
+    assert_alive(&agent);
 }
 
 /// A pod whose node selector the node does not match.

@@ -15,12 +15,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api_server::ApiServer;
+use crate::support::process::Process;
+use crate::support::wait::{PATIENCE, eventually_slowly};
 
 const AGENT: &str = "--as=system:serviceaccount:inplace-system:inplace-agent";
 const TAINT_MANAGER: &str = "system:serviceaccount:kube-system:node-controller";
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The memory limit of the controller in the manifests.
-const MEMORY: u64 = 256 << 20;
+const MEMORY: f64 = 256.0;
 
 struct Fixture {
     server: ApiServer,
@@ -118,12 +119,8 @@ impl Fixture {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    fn until(&self, what: &str, mut look: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !look() {
-            assert!(Instant::now() < end, "never happened: {what}\n{}", self.log());
-            thread::sleep(Duration::from_millis(100));
-        }
+    fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
+        eventually_slowly(PATIENCE, what, || condition().then_some(()), || self.log());
     }
 
     /// Gives the user `mallory` these rights in the namespace, and no others.
@@ -185,11 +182,9 @@ impl Fixture {
         (code.to_owned(), serde_json::from_str(answer).unwrap_or_default())
     }
 
-    /// The controller's peak memory.
-    fn peak(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.controller.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    /// The controller's peak memory in mebibytes.
+    fn peak(&self) -> f64 {
+        Process(self.controller.id()).peak()
     }
 }
 
@@ -331,7 +326,7 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
         assert!(refused || code == "408" || code == "000", "{number}: {code} {answer}");
     }
     assert!(codes.iter().any(|(code, _)| code == "413"), "{codes:?}");
-    assert!(fixture.peak() < MEMORY, "{} MiB", fixture.peak() >> 20);
+    assert!(fixture.peak() < MEMORY, "{} MiB", fixture.peak());
     // The controller still answers: the hook of the victim has succeeded.
     fixture.done(&["delete", "pod", "victim-0", "-n", "shop", "--wait=false"], "");
 }

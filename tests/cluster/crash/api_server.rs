@@ -1,15 +1,16 @@
 //! The API server is unavailable during operations: killed, for long, with its store killed, and while an agent
 //! starts. Running operations continue from the journal; statuses are written when the API server is back.
 
-use std::{fs, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use inplace::api::{annotation::GATE, status::Phase};
 use serde_json::json;
 
 use crate::{
-    agent::Agent,
     crash::{CrashFixture, HeldOperation, TestedPod, Way, assert_held},
-    pod::{eventually, eventually_or, is},
+    pod::is,
+    support::process::Process,
+    support::wait::{eventually, eventually_or},
 };
 
 /// The durations of a short and of a long outage.
@@ -32,13 +33,6 @@ const HELD: [(Way, &str); 12] = [
     (Way::Stop, "after effect Stop"),
 ];
 
-/// Resident memory of a process in kibibytes.
-fn resident(agent: &Agent) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 /// True when the journal has the end of the request, and no open operation.
 fn is_over(held_operation: &HeldOperation<'_>) -> bool {
     let journal = held_operation.tested_pod.journal();
@@ -54,7 +48,7 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
     let crash_fixture = CrashFixture::open();
     let mut agent = crash_fixture.agent();
     let tested_pods = crash_fixture.create_pods(&HELD.map(|(way, _)| way));
-    let before = resident(&agent);
+    let before = Process(agent.pid()).resident();
     // After its API server is back, a kubelet may take up to a minute to observe the rollback of the spec. Until
     // then it kills the container that replaces the crashing image, and the agent retries: at once, and after 2,
     // 4, 8, 16 and 32 s.
@@ -86,8 +80,8 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
         }
         assert!(!agent.has_ended());
     }
-    let after = resident(&agent);
-    assert!(after < before + 8 * 1024, "{before} kB before, {after} kB after");
+    let after = Process(agent.pid()).resident();
+    assert!(after < before + 8.0, "{before} MiB before, {after} MiB after");
 
     // An agent that starts during the outage continues at once with what is in the journal.
     let held_operations = crash_fixture.bring_to_points(&held_operations(&tested_pods), "start");
@@ -98,7 +92,7 @@ fn away_in_the_middle_it_delays_and_spoils_nothing() {
     for held_operation in
         held_operations.iter().filter(|held_operation| held_operation.tested_pod.way == Way::Recreate)
     {
-        eventually(&format!("the new life of {:?}", held_operation.ask), || {
+        eventually(&format!("the new instance of {:?}", held_operation.ask), || {
             held_operation.tested_pod.is_replaced(&held_operation.ask).then_some(())
         });
     }

@@ -11,8 +11,11 @@ pub(crate) struct Holds(PathBuf);
 impl Holds {
     pub(crate) fn below(dir: &Path) -> Self {
         let folder = dir.join("holds");
-        fs::create_dir(&folder).unwrap();
-        Self(folder)
+        // An earlier test on the cluster may have left it.
+        fs::create_dir_all(&folder).unwrap();
+        let holds = Self(folder);
+        holds.release();
+        holds
     }
 
     /// The value of `INPLACE_FAULT_HOLD`.

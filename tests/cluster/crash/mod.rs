@@ -21,9 +21,9 @@ use std::{
 
 use crate::{
     agent::{Agent, Setup},
-    cluster::Cluster,
+    cluster::{Cluster, Lease},
     ongoing::Shown,
-    pod::eventually_or,
+    support::wait::eventually_or,
 };
 use hold::Holds;
 use monitor::ContainerMonitor;
@@ -32,11 +32,11 @@ use tested_pod::{Ask, TestedPod, Way, prepare};
 /// Time limit of a disturbed operation: a kubelet may be in back-off, or has to restart itself.
 const LONG: Duration = Duration::from_secs(150);
 
-/// A private cluster whose processes are killed.
+/// A cluster whose processes are killed.
 struct CrashFixture {
     holds: Holds,
     monitor: ContainerMonitor,
-    cluster: Cluster,
+    cluster: Lease,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -45,7 +45,7 @@ impl CrashFixture {
         // One cluster at a time, even if the previous test panicked.
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let cluster = Cluster::own();
+        let cluster = Cluster::leased();
         let node = cluster.node();
         Self {
             holds: Holds::below(&node.dir),
@@ -99,8 +99,8 @@ impl CrashFixture {
         brought.collect()
     }
 
-    /// Asserts that the witness saw no forbidden state.
-    fn close(self) {
+    /// Asserts that the monitor saw no forbidden state. The cluster stays with this test until its agent has ended.
+    fn close(&self) {
         self.monitor.assert_clean();
     }
 }

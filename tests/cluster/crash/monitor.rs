@@ -23,12 +23,12 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// Polls until dropped.
 pub(super) struct ContainerMonitor {
     seen: Arc<Seen>,
-    looking: JoinHandle<()>,
+    polling: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    looks: AtomicUsize,
+    observations: AtomicUsize,
     doubles: Mutex<Vec<String>>,
 }
 
@@ -36,12 +36,12 @@ impl ContainerMonitor {
     pub(super) fn of(endpoint: &str) -> Self {
         let endpoint = Endpoint::parse(endpoint).unwrap();
         let seen = Arc::<Seen>::default();
-        let looking = runtime().spawn(watch(endpoint, Arc::clone(&seen)));
-        Self { seen, looking }
+        let polling = runtime().spawn(watch(endpoint, Arc::clone(&seen)));
+        Self { seen, polling }
     }
 
     pub(super) fn assert_clean(&self) {
-        assert!(self.seen.looks.load(Ordering::Relaxed) > 100, "the witness did not look");
+        assert!(self.seen.observations.load(Ordering::Relaxed) > 100, "the monitor observed too rarely");
         let doubles = self.seen.doubles.lock().unwrap();
         assert!(doubles.is_empty(), "two at once: {doubles:#?}");
     }
@@ -49,7 +49,7 @@ impl ContainerMonitor {
 
 impl Drop for ContainerMonitor {
     fn drop(&mut self) {
-        self.looking.abort();
+        self.polling.abort();
     }
 }
 
@@ -59,7 +59,7 @@ async fn watch(endpoint: Endpoint, seen: Arc<Seen>) {
         sleep(PAUSE).await;
         // A runtime that is unavailable returns nothing.
         let Ok(containers) = client.containers(None).await else { continue };
-        seen.looks.fetch_add(1, Ordering::Relaxed);
+        seen.observations.fetch_add(1, Ordering::Relaxed);
         let mut running: Vec<_> = containers
             .iter()
             .filter(|container| container.state() == ContainerState::ContainerRunning)

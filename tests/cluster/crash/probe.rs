@@ -4,9 +4,9 @@
 use inplace::api::status::Phase;
 
 use crate::{
-    asked::adopted,
     crash::CrashFixture,
     pod::{Pod, container},
+    request::adopted,
 };
 
 /// Its probe is due every second and never fails.

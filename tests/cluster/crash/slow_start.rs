@@ -11,7 +11,7 @@ use crate::{
     cluster::block_on,
     crash::{CrashFixture, HeldOperation, LONG, Way, assert_held},
     ongoing::{containers, running_fence},
-    pod::{eventually, eventually_within},
+    support::wait::{eventually, eventually_within},
 };
 
 /// The id of the pod's running fence.
@@ -42,7 +42,7 @@ fn the_fence_stays_until_the_container_runs() {
         held_operations.iter().filter(|held_operation| held_operation.held_at.is_some()).collect();
     let fences = || held.iter().map(|held_operation| fence(held_operation).unwrap()).collect::<Vec<_>>();
     let first = fences();
-    eventually_within(LONG, "the kubelet to collect the old lives", || {
+    eventually_within(LONG, "the kubelet to collect the old instances", || {
         let left: Vec<_> = held.iter().flat_map(|held_operation| dead(held_operation)).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });

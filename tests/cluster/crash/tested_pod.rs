@@ -15,8 +15,9 @@ use crate::{
     agent::{state, status},
     cluster::Cluster,
     crash::{LONG, back_off},
-    facts::Facts,
-    pod::{Pod, container, eventually, eventually_or, is, is_ready},
+    pod::{Pod, container, is, is_ready},
+    support::facts::Facts,
+    support::wait::{eventually, eventually_or},
 };
 
 /// The ways to replace a container beside a kubelet.
@@ -261,7 +262,7 @@ impl<'a> TestedPod<'a> {
         let starts = |facts: &Facts| -> Vec<Start> {
             since(facts, "starts").iter().map(|line| Start::parse(line)).collect()
         };
-        let after = eventually_or(&format!("{what}: the new life's line"), || {
+        let after = eventually_or(&format!("{what}: the new instance's line"), || {
             let facts = self.pod.facts();
             let starts = starts(&facts);
             // A kubelet that observes the rollback late kills the container once more (docs/limits.md), and

@@ -1,7 +1,7 @@
 //! HookRuns on a real API server: the published templates, the stored and displayed status of a run, and that a
 //! run continues when its runner is killed.
 
-pub(crate) mod asked;
+pub(crate) mod measurements;
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::{
     agent::{Agent, Setup},
     cluster::{Cluster, Node, block_on},
     kinds::{await_kinds, definitions},
-    pod::eventually,
-    traffic::now,
+    support::wait::eventually,
+    support::{http_server::HttpServer, parts::Parts, wait::eventually_slowly},
 };
-use asked::Asked;
+use measurements::published_server;
 
 /// The published templates, verbatim; all three are named `test`.
 const TEMPLATES: [&str; 3] = [
@@ -34,17 +34,25 @@ fn hook_runs_end_as_published_and_survive_whoever_runs_them() {
     let cluster = Cluster::own();
     let fixture = Fixture::new(&cluster);
     let agent = fixture.agent();
-    fixture.published();
-    let agent = fixture.a_killed_agent_resumes(agent);
-    let leaders = fixture.without_a_node_the_controller_runs_it();
-    let leaders = fixture.a_killed_leader_is_followed(leaders);
-    fixture.an_agent_that_is_away_is_stood_in_for(&agent, &leaders);
+    let parts = Parts::default();
+    parts.run("the published templates", || fixture.published_templates());
+    let agent = parts.run("a killed agent", || fixture.a_killed_agent_resumes(agent));
+    let agent = agent.unwrap_or_else(|| fixture.agent());
+    let controllers = || ["one", "two"].map(|name| Agent::controller(&cluster, name));
+    let leaders =
+        parts.run("without a node", || fixture.without_a_node_the_controller_runs_it(controllers()));
+    let leaders = leaders.unwrap_or_else(controllers);
+    let leaders = parts.run("a killed leader", || fixture.a_killed_leader_is_followed(leaders));
+    let leaders = leaders.unwrap_or_else(controllers);
+    parts.run("an agent that is away", || fixture.an_agent_that_is_away_is_stood_in_for(&agent, &leaders));
+    // Before the processes end: they print their logs if the test fails.
+    drop(parts);
 }
 
 struct Fixture<'a> {
     cluster: &'a Cluster,
     node: Node,
-    asked: Asked,
+    published: HttpServer,
 }
 
 impl<'a> Fixture<'a> {
@@ -52,8 +60,8 @@ impl<'a> Fixture<'a> {
         cluster.kubectl(&["apply", "--server-side", "-k", &definitions()]);
         block_on(await_kinds(cluster.client.clone()));
         let node = cluster.node();
-        let asked = Asked::start(&node.ip);
-        Self { cluster, node, asked }
+        let published = published_server(&node.ip);
+        Self { cluster, node, published }
     }
 
     fn agent(&self) -> Agent {
@@ -61,7 +69,7 @@ impl<'a> Fixture<'a> {
     }
 
     /// Applies the published templates. A run of each, with shorter intervals, must end as published.
-    fn published(&self) {
+    fn published_templates(&self) {
         // The pod that the arguments name.
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-0", "namespace": "default"},
@@ -122,12 +130,15 @@ impl<'a> Fixture<'a> {
         let run = self.ended("resumed");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
         assert_eq!(run["status"]["metricResults"][0]["measurements"].as_array().unwrap().len(), 4, "{run:#}");
-        assert_eq!(self.asked.count("/resumed"), 4 + lost, "a measurement that was stored was made again");
+        assert_eq!(
+            self.published.count("/resumed"),
+            4 + lost,
+            "a measurement that was stored was made again"
+        );
         agent
     }
 
-    fn without_a_node_the_controller_runs_it(&self) -> [Agent; 2] {
-        let leaders = ["one", "two"].map(|name| Agent::controller(self.cluster, name));
+    fn without_a_node_the_controller_runs_it(&self, leaders: [Agent; 2]) -> [Agent; 2] {
         self.polling("central", 2, "1s", None);
         let run = self.ended("central");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
@@ -149,7 +160,11 @@ impl<'a> Fixture<'a> {
         let lost = self.lost("followed");
         let run = self.ended("followed");
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
-        assert_eq!(self.asked.count("/followed"), 4 + lost, "a measurement that was stored was made again");
+        assert_eq!(
+            self.published.count("/followed"),
+            4 + lost,
+            "a measurement that was stored was made again"
+        );
         assert!(second.metric(&["inplace_leader"]) > 0.0);
         // A controller that is stopped releases the lease, so that the next one need not wait until it expires.
         let third = Agent::controller(self.cluster, "three");
@@ -184,9 +199,9 @@ impl<'a> Fixture<'a> {
         assert_eq!(run["status"]["phase"], "Successful", "{run:#}");
         // Measurements in progress are not stored: at the kill, when the agent takes the run back, and at the
         // approval.
-        let (seen, stored) = (self.asked.count("/moved"), total(&run));
+        let (seen, stored) = (self.published.count("/moved"), total(&run));
         assert!(stored <= seen && seen <= stored + 3, "{seen} were made, {stored} are stored");
-        assert_eq!(self.asked.most_at_once("/moved"), 1);
+        assert_eq!(self.published.most_at_once("/moved"), 1);
         for leader in leaders {
             assert!(!leader.has_ended(), "{}", leader.log());
         }
@@ -220,10 +235,10 @@ impl<'a> Fixture<'a> {
 
     /// Creates a run with this number of measurements, at its own path.
     fn polling(&self, name: &str, times: u32, interval: &str, node: Option<&str>) {
-        let url = format!("http://{}/{name}", self.asked.address);
+        let url = format!("http://{}/{name}", self.published.address);
         let metric = json!({"name": "poll", "count": times, "interval": interval, "successCondition": "asInt(result) > 30",
             "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
-        // A pod of the node, which `published` has created.
+        // A pod of the node, which `published_templates` has created.
         let args = json!([{"name": "PodName", "value": "web-0"}]);
         self.make(name, &json!({"metrics": [metric], "args": args}), node);
     }
@@ -233,15 +248,8 @@ impl<'a> Fixture<'a> {
     }
 
     fn wait(&self, what: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let end = now() + LONG;
-        loop {
-            let run = self.get(name);
-            if wanted(&run) {
-                return run;
-            }
-            assert!(now() < end, "never happened: {what}: {run:#}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let poll = || Some(self.get(name)).filter(&wanted);
+        eventually_slowly(LONG, what, poll, || format!("{:#}", self.get(name)))
     }
 
     fn ended(&self, name: &str) -> Value {
@@ -254,7 +262,7 @@ impl<'a> Fixture<'a> {
 
     /// Number of measurements that were in progress when the runner died, at most one: requested and not stored.
     fn lost(&self, name: &str) -> u64 {
-        let lost = self.asked.count(&format!("/{name}")) - self.total(name);
+        let lost = self.published.count(&format!("/{name}")) - self.total(name);
         assert!(lost <= 1, "{lost} measurements were made and not stored");
         lost
     }

@@ -94,11 +94,11 @@ fn creations() -> Vec<HookCase> {
     let long = "a".repeat(120);
     let long_name = format!("pre-inplace-hook-{}-1a2b3c4d-drain", &long[..100]);
     let long = json!({"metadata": {"name": long_name, "ownerReferences": [pod(&long)]}});
-    let stranger = json!({"inplace.dev/operation": "r1", "inplace.dev/node": "node-b"});
+    let other_node = json!({"inplace.dev/operation": "r1", "inplace.dev/node": "node-b"});
     vec![
         create("its operation's", of_operation(&json!({})), None),
         create("its operation's, of a long name", of_operation(&long), None),
-        create("another node's", run("stranger", &stranger), Some("not of node node-a")),
+        create("another node's", run("other-node", &other_node), Some("not of node node-a")),
         create("of no operation", run("made", &json!({"inplace.dev/node": OWN})), Some("own operations")),
         meta("a deletion to be finished, approved", finish, labels),
         meta("another label", json!({"labels": {"a": "b"}}), labels),

@@ -1,16 +1,14 @@
 //! HookRuns under the policy: an agent may change only those of its own node, and only the parts that are its
 //! own.
 
-use std::time::Duration;
-
 use inplace::api::hook_run::HookRun;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::hook_cases::{Act, OPERATION, cases, existing, of_operation};
 use super::world::{NAMESPACE, World};
+use crate::support::wait::{PATIENCE, eventually_async};
 
 pub(super) async fn only_of_its_own_node(world: &World<'_>, agent: &Client) {
     let own = Api::<HookRun>::namespaced(agent.clone(), NAMESPACE);
@@ -20,12 +18,11 @@ pub(super) async fn only_of_its_own_node(world: &World<'_>, agent: &Client) {
         people.create(&make, &object(run)).await.unwrap();
     }
     // The policy takes effect after a moment.
-    let end = Instant::now() + Duration::from_secs(60);
     let try_to_delete = DeleteParams { dry_run: true, ..DeleteParams::default() };
-    while own.delete("other", &try_to_delete).await.is_ok() {
-        assert!(Instant::now() < end, "the policy does not come into force");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    eventually_async(PATIENCE, "the policy to come into force", async || {
+        if own.delete("other", &try_to_delete).await.is_ok() { Err("it is allowed") } else { Ok(()) }
+    })
+    .await;
     for case in cases() {
         match (case.denied, attempt(&own, case.act).await) {
             (None, Ok(())) => {}

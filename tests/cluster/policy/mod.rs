@@ -5,7 +5,6 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
 
 use inplace::api::hook_run::HookRun;
 use inplace::cluster::confinement::Confinement;
@@ -15,20 +14,19 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod, Secret};
 use kube::Error;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::sync::OnceCell;
 
 use self::cases::{OWN, Part, cases};
 use self::world::{NAMESPACE, World, object};
 use crate::api_server::ApiServer;
+use crate::support::release::{self, POLICY_SINCE};
+use crate::support::wait::{PATIENCE, eventually_async};
 
 mod cases;
 mod hook_cases;
 mod hooks;
 mod webhook_cases;
 mod world;
-
-/// The first minor release of Kubernetes 1 with the policy API.
-const POLICY_SINCE: u32 = 30;
 
 #[tokio::test]
 async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
@@ -59,23 +57,17 @@ async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
 
     // The separate manifest gives access by name, and not to the whole list.
     server.apply("daemonset/pull-secrets");
-    let end = Instant::now() + Duration::from_secs(30);
-    loop {
-        match secrets.get("registry").await {
-            Err(Error::Api(status)) if status.code == 404 => break,
-            other => assert!(Instant::now() < end, "no right to read secrets: {other:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually_async(PATIENCE, "the right to read secrets", async || match secrets.get("registry").await {
+        Err(Error::Api(status)) if status.code == 404 => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
     forbidden("list secrets", secrets.list(&ListParams::default()).await);
 }
 
 #[tokio::test]
 async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
-    let server = ApiServer::start().await;
-    if !exercised(&server).await {
-        return;
-    }
+    let Some(server) = with_policies().await else { return };
     let admin = server.admin().await;
     server.know_our_kinds().await;
     server.apply("daemonset/base");
@@ -111,8 +103,8 @@ async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
 
     let pod = world.pod(OWN, "restart app", None).await;
     // A token that is bound to no node: that of the account alone.
-    let stray = world.server.client(&world.token(None).await).await;
-    let denied = note(&Api::namespaced(stray, NAMESPACE), &pod, "x").await.unwrap_err().to_string();
+    let unconfined = world.server.client(&world.token(None).await).await;
+    let denied = note(&Api::namespaced(unconfined, NAMESPACE), &pod, "x").await.unwrap_err().to_string();
     assert!(denied.contains("belongs to no node"), "{denied}");
     // The agent of the other node.
     let neighbour = world.agent("node-b").await;
@@ -127,22 +119,18 @@ async fn the_policy_keeps_an_agent_to_its_node_and_to_what_was_asked_for() {
 }
 
 #[tokio::test]
-async fn an_agent_can_tell_whether_a_policy_keeps_it_to_its_node() {
+async fn an_agent_detects_whether_a_policy_restricts_it_to_its_node() {
     let server = ApiServer::start().await;
     server.know_our_kinds().await;
     server.apply("daemonset/before-1.30");
     let world = World::new(&server).await;
     let tried = Server::new(world.agent(OWN).await);
     let until = async |wanted: Confinement| {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
+        eventually_async(PATIENCE, &format!("{wanted:?}"), async || {
             let found = tried.confinement(NAMESPACE).await;
-            if found == wanted {
-                return;
-            }
-            assert!(Instant::now() < end, "{found:?} instead of {wanted:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            if found == wanted { Ok(()) } else { Err(format!("instead of {found:?}")) }
+        })
+        .await;
     };
     // With a webhook that does not answer, and without one.
     until(Confinement::Open).await;
@@ -159,10 +147,7 @@ async fn an_agent_can_tell_whether_a_policy_keeps_it_to_its_node() {
 /// The policies work in any namespace of the installation.
 #[tokio::test]
 async fn in_another_namespace_the_policies_mean_the_accounts_that_are_there() {
-    let server = ApiServer::start().await;
-    if !exercised(&server).await {
-        return;
-    }
+    let Some(server) = with_policies().await else { return };
     server.know_our_kinds().await;
     let folder = tempfile::tempdir().unwrap();
     let up = "../".repeat(folder.path().canonicalize().unwrap().components().count() - 1);
@@ -185,10 +170,7 @@ async fn in_another_namespace_the_policies_mean_the_accounts_that_are_there() {
 
 #[tokio::test]
 async fn of_the_webhooks_a_controller_changes_whom_is_trusted_alone() {
-    let server = ApiServer::start().await;
-    if !exercised(&server).await {
-        return;
-    }
+    let Some(server) = with_policies().await else { return };
     server.apply("daemonset/base");
     let token = server.token_of("inplace-system", "inplace-controller");
     let (controller, admin) = (server.client(&token).await, server.admin().await);
@@ -199,11 +181,11 @@ async fn of_the_webhooks_a_controller_changes_whom_is_trusted_alone() {
         let op = if shipped.pointer(field).is_some() { "replace" } else { "add" };
         Patch::Json::<()>(serde_json::from_value(json!([{"op": op, "path": field, "value": value}])).unwrap())
     };
-    let end = Instant::now() + Duration::from_secs(60);
-    while controller.patch("inplace", &try_it, &patch("/webhooks", &json!([]))).await.is_ok() {
-        assert!(Instant::now() < end, "the policy does not come into force");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually_async(PATIENCE, "the policy to come into force", async || {
+        let emptied = controller.patch("inplace", &try_it, &patch("/webhooks", &json!([]))).await;
+        if emptied.is_ok() { Err("it is allowed") } else { Ok(()) }
+    })
+    .await;
     for case in webhook_cases::cases() {
         let patch = patch(case.field, &case.value);
         match (case.denied, controller.patch("inplace", &try_it, &patch).await) {
@@ -229,23 +211,51 @@ async fn of_the_webhooks_a_controller_changes_whom_is_trusted_alone() {
     }
 }
 
-/// Whether this API server has policies. If not, the test prints that.
+/// An API server of a release with policies; `None` otherwise, which is printed. The first caller finds out, and only
+/// that one has started a server for nothing.
+async fn with_policies() -> Option<ApiServer> {
+    static WITHOUT: OnceCell<Option<String>> = OnceCell::const_new();
+    let mut first = None;
+    let find_out = async || {
+        let server = ApiServer::start().await;
+        let without = without_policies(&server).await;
+        first = Some(server);
+        without
+    };
+    if let Some(version) = WITHOUT.get_or_init(find_out).await {
+        not_exercised(version);
+        return None;
+    }
+    Some(match first {
+        Some(server) => server,
+        None => ApiServer::start().await,
+    })
+}
+
+/// Whether this API server has policies. If not, that is printed.
 async fn exercised(server: &ApiServer) -> bool {
+    let without = without_policies(server).await;
+    if let Some(version) = &without {
+        not_exercised(version);
+    }
+    without.is_none()
+}
+
+/// The version of this API server if it has no policies.
+async fn without_policies(server: &ApiServer) -> Option<String> {
     let admin = server.admin().await;
-    let version = admin.apiserver_version().await.unwrap();
-    // Not from the field "minor", which some builds leave empty.
-    let minor: u32 = version.git_version.split('.').nth(1).unwrap().parse().unwrap();
+    let version = admin.apiserver_version().await.unwrap().git_version;
     let known = admin.list_api_group_resources("admissionregistration.k8s.io/v1").await.unwrap();
     let known = known.resources.iter().any(|resource| resource.name == "validatingadmissionpolicies");
-    assert_eq!(known, minor >= POLICY_SINCE, "{} and the policy API", version.git_version);
-    if !known {
-        let reported = format!(
-            "\nNOT EXERCISED: the admission policies need Kubernetes 1.{POLICY_SINCE}, this is {}: give newer ones in KUBE_BIN\n",
-            version.git_version
-        );
-        std::io::stderr().write_all(reported.as_bytes()).unwrap();
-    }
-    known
+    assert_eq!(known, release::minor(&version) >= POLICY_SINCE, "{version} and the policy API");
+    (!known).then_some(version)
+}
+
+fn not_exercised(version: &str) {
+    let reported = format!(
+        "\nNOT EXERCISED: the admission policies need Kubernetes 1.{POLICY_SINCE}, this is {version}: give newer ones in KUBE_BIN\n"
+    );
+    std::io::stderr().write_all(reported.as_bytes()).unwrap();
 }
 
 async fn note(pods: &Api<Pod>, pod: &str, text: &str) -> Result<(), Error> {

@@ -1,7 +1,6 @@
 //! The objects for the policy tests: nodes, tokens and pods.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
@@ -9,10 +8,10 @@ use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::cases::{OWN, answered, manifest, report, running};
 use crate::api_server::ApiServer;
+use crate::support::wait::{PATIENCE, eventually_async};
 
 pub(super) const NAMESPACE: &str = "shop";
 
@@ -85,14 +84,13 @@ impl<'a> World<'a> {
         let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
         let try_it = PatchParams { dry_run: true, ..PatchParams::default() };
         let label = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
+        eventually_async(PATIENCE, "the policy to come into force", async || {
             match pods.patch(&pod, &try_it, &label).await {
-                Err(Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy") => return,
-                other => assert!(Instant::now() < end, "the policy does not come into force: {other:?}"),
+                Err(Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy") => Ok(()),
+                other => Err(format!("{other:?}")),
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        })
+        .await;
     }
 
     /// The largest request (64 containers, 16 KiB) is within the API server's cost limit of a policy.
@@ -151,14 +149,14 @@ impl<'a> World<'a> {
             );
         };
         let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
-        let end = Instant::now() + Duration::from_secs(30);
         // RBAC is evaluated first, and takes effect after a moment.
-        while let Err(Error::Api(status)) = pods.delete(&pod, &DeleteParams::default()).await
-            && status.message.contains("cannot delete")
-        {
-            assert!(Instant::now() < end, "the new right does not come into force");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        eventually_async(PATIENCE, "the new right to come into force", async || {
+            match pods.delete(&pod, &DeleteParams::default()).await {
+                Err(Error::Api(status)) if status.message.contains("cannot delete") => Err(status.message),
+                _ => Ok(()),
+            }
+        })
+        .await;
         nothing_else("delete", pods.delete(&pod, &DeleteParams::default()).await.map(drop));
         let made = object("made", OWN, "", None);
         nothing_else("create", pods.create(&PostParams::default(), &made).await.map(drop));

@@ -13,7 +13,8 @@ use tokio_stream::StreamExt;
 
 use crate::{
     cluster::{Cluster, block_on, runtime},
-    pod::{eventually, is_ready},
+    pod::is_ready,
+    support::wait::eventually,
 };
 
 /// The watch. It ends when dropped.

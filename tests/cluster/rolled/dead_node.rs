@@ -8,7 +8,7 @@ use super::{Fixture, Load, is_ready, person, restarts};
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
-    pod::{eventually, eventually_within},
+    support::wait::{eventually, eventually_within},
 };
 
 /// Longer than Kubernetes takes to notice that a node is gone (40 s) and than the node's return; shorter than the

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Fixture, Load};
-use crate::{hook_server::HookServer, pod::eventually};
+use crate::{support::hook_server::HookServer, support::wait::eventually};
 
 /// A metric that requests the pod's name from the test server.
 fn asks(fixture: &Fixture<'_>, hook_server: &HookServer) -> Value {
@@ -36,9 +36,9 @@ pub(super) fn each_pod_passes_its_hooks_before_and_after(fixture: &Fixture<'_>) 
     let hooks = ["--pre-hook", "leave", "--post-hook", "return"];
     let name = fixture.begin(&[&["restart", "deploy/hooked", "--max-unavailable", "1"][..], &hooks].concat());
     let follower = fixture.follow(&name);
-    let asked = || before.keys().filter(|pod| !hook_server.asked(pod).is_empty()).count();
+    let asked = || before.keys().filter(|pod| !hook_server.queries(pod).is_empty()).count();
     eventually("one of them is asked for again", || {
-        before.keys().any(|pod| hook_server.asked(pod).len() > 1).then_some(())
+        before.keys().any(|pod| hook_server.queries(pod).len() > 1).then_some(())
     });
     assert_eq!(asked(), 1, "one at a time");
     load.same_but_restarted(&before, 0);
@@ -73,7 +73,7 @@ pub(super) fn a_pod_whose_hook_fails_is_not_touched_and_the_last(fixture: &Fixtu
         "{why}"
     );
     let asked: Vec<_> =
-        before.keys().flat_map(|pod| hook_server.asked(pod)).map(|asked| asked.path).collect();
+        before.keys().flat_map(|pod| hook_server.queries(pod)).map(|query| query.path).collect();
     assert_eq!(json!(asked), json!([failure["pod"]]), "the other one was never begun");
     load.same_but_restarted(&before, 0);
 }

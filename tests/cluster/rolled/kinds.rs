@@ -4,7 +4,7 @@ use inplace::api::workload_kind::Kind;
 use serde_json::{Value, json};
 
 use super::{Fixture, Load};
-use crate::pod::eventually;
+use crate::support::wait::eventually;
 
 /// Pods of each workload.
 const COUNT: usize = 2;

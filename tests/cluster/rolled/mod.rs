@@ -3,9 +3,9 @@
 
 mod budget;
 mod dead_node;
+mod failures;
 mod hooked;
 mod kinds;
-mod parts;
 
 use std::{
     collections::BTreeMap,
@@ -24,10 +24,13 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
-    pod::eventually,
+    support::{parts::Parts, wait::eventually},
     traffic::{SERVING, Traffic, service},
 };
 use budget::Budget;
+
+/// A part of the test.
+type Part = fn(&Fixture<'_>);
 
 #[test]
 fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
@@ -36,41 +39,35 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
     let _agents = [Agent::start(&cluster, &[]), Agent::start_on(&cluster, &other, &Setup::default())];
     let controller = Agent::controller(&cluster, "one");
     let fixture = Fixture { cluster: &cluster, person: person(&cluster) };
+    let (fixture, parts) = (&fixture, Parts::default());
+    let kinds = [("Deployment", 4), ("StatefulSet", 3), ("DaemonSet", 2)];
+    parts.run_all(kinds.map(|(kind, count)| (kind, move || no_request_is_refused(fixture, kind, count))));
+    let failures: [(_, Part); 4] = [
+        ("a failed pod", failures::one_failed_pod_stops_it_and_has_its_image_back),
+        ("a newer rollout", failures::the_newer_one_of_two_takes_over),
+        ("a deleted target", failures::a_target_that_is_deleted_ends_it),
+        ("a cancelled rollout", failures::what_has_not_begun_when_it_is_cancelled_never_begins),
+    ];
+    parts.run_all(failures.map(|(name, part)| (name, move || part(fixture))));
     thread::scope(|scope| {
-        for (kind, count) in [("Deployment", 4), ("StatefulSet", 3), ("DaemonSet", 2)] {
-            let fixture = &fixture;
-            scope.spawn(move || nobody_is_turned_away(fixture, kind, count));
-        }
+        let parts = &parts;
+        let owners = ["ReplicaSet", "GameDeployment", "GameStatefulSet"];
+        let owners = owners.map(|kind| (kind, move || kinds::an_owner_has_nothing_to_do(fixture, kind)));
+        let jobs = [("Job, Never", "Never"), ("Job, OnFailure", "OnFailure")];
+        let jobs = jobs.map(|(name, policy)| (name, move || kinds::a_job_goes_on(fixture, policy)));
+        let others: [(_, Part); 4] = [
+            ("labels", kinds::labels_mean_pods_of_any_owner),
+            ("a pod without a node", kinds::a_pod_that_cannot_be_scheduled_ends_nothing),
+            ("hooks", hooked::each_pod_passes_its_hooks_before_and_after),
+            ("a failed hook", hooked::a_pod_whose_hook_fails_is_not_touched_and_the_last),
+        ];
+        scope.spawn(move || parts.run_all(owners));
+        scope.spawn(move || parts.run_all(jobs));
+        scope.spawn(move || parts.run_all(others.map(|(name, part)| (name, move || part(fixture)))));
     });
-    thread::scope(|scope| {
-        for part in [
-            parts::one_failed_pod_stops_it_and_has_its_image_back,
-            parts::the_newer_one_of_two_takes_over,
-            parts::a_target_that_is_deleted_ends_it,
-            parts::what_has_not_begun_when_it_is_cancelled_never_begins,
-        ] {
-            let fixture = &fixture;
-            scope.spawn(move || part(fixture));
-        }
+    parts.run("two controllers", || {
+        failures::nobody_is_restarted_twice_by_two_controllers(fixture, &controller);
     });
-    thread::scope(|scope| {
-        let fixture = &fixture;
-        for kind in ["ReplicaSet", "GameDeployment", "GameStatefulSet"] {
-            scope.spawn(move || kinds::an_owner_has_nothing_to_do(fixture, kind));
-        }
-        for policy in ["Never", "OnFailure"] {
-            scope.spawn(move || kinds::a_job_goes_on(fixture, policy));
-        }
-        for part in [
-            kinds::labels_mean_pods_of_any_owner,
-            kinds::a_pod_that_cannot_be_scheduled_ends_nothing,
-            hooked::each_pod_passes_its_hooks_before_and_after,
-            hooked::a_pod_whose_hook_fails_is_not_touched_and_the_last,
-        ] {
-            scope.spawn(move || part(fixture));
-        }
-    });
-    parts::nobody_is_restarted_twice_by_two_controllers(&fixture, &controller);
     // No write exceeded the shipped rights.
     let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
@@ -78,7 +75,7 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
 
 /// A rolling restart with a drain, behind a Service that receives requests all the time, and with a disruption
 /// budget that is stricter than `--max-unavailable`.
-fn nobody_is_turned_away(fixture: &Fixture<'_>, kind: &str, count: usize) {
+fn no_request_is_refused(fixture: &Fixture<'_>, kind: &str, count: usize) {
     let name = kind.to_lowercase();
     let load = Load { fixture, kind, name: &name };
     service(fixture.cluster, &name);

@@ -2,13 +2,13 @@
 
 #![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use kube::Client;
 use tokio::time::{Instant, sleep};
 
 use super::nodes::Nodes;
-use crate::load::memory;
+use crate::support::process::Process;
 
 /// Requests by verb and resource, as in `PATCH pods/status`.
 pub(super) type Calls = BTreeMap<String, f64>;
@@ -36,7 +36,7 @@ pub(super) struct Span {
 
 impl Figures {
     /// The figures up to now, without the requests of the simulated nodes.
-    pub(super) async fn now(client: &Client, process: &Process, nodes: &Nodes) -> Self {
+    pub(super) async fn now(client: &Client, process: Process, nodes: &Nodes) -> Self {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let mut calls = requests(&client.request_text(request).await.unwrap());
         for (call, count) in nodes.calls() {
@@ -77,31 +77,13 @@ impl Span {
     }
 }
 
-/// A process of this machine.
-pub(super) struct Process(pub(super) u32);
-
-impl Process {
-    /// Processor time so far.
-    fn cpu(&self) -> Duration {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap();
-        let fields: Vec<_> = text.rsplit(") ").next().unwrap().split(' ').collect();
-        let ticks: u64 = [11, 12].map(|field| fields[field].parse::<u64>().unwrap()).iter().sum();
-        Duration::from_millis(ticks * 10)
-    }
-
-    /// Peak resident memory in mebibytes.
-    fn peak(&self) -> f64 {
-        memory(self.0, "VmHWM:")
-    }
-
-    /// Waits until the process has been idle for half a second; returns its processor time.
-    pub(super) async fn at_rest(&self) -> Duration {
-        loop {
-            let before = self.cpu();
-            sleep(Duration::from_millis(500)).await;
-            if self.cpu() == before {
-                return before;
-            }
+/// Waits until the process has been idle for half a second; returns its processor time.
+pub(super) async fn at_rest(process: Process) -> Duration {
+    loop {
+        let before = process.cpu();
+        sleep(Duration::from_millis(500)).await;
+        if process.cpu() == before {
+            return before;
         }
     }
 }

@@ -23,9 +23,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use self::{
-    figures::{Figures, Process},
+    figures::{Figures, at_rest},
     nodes::Nodes,
 };
+use crate::support::process::Process;
 use crate::{api_server::ApiServer, installed::binary};
 
 const PODS: u32 = 2000;
@@ -141,17 +142,17 @@ impl World {
         let pods =
             api.list_metadata(&ListParams::default().labels(&format!("app={workload}"))).await.unwrap();
         let name = pods.items[0].metadata.name.clone().unwrap();
-        let before = self.process.at_rest().await;
+        let before = at_rest(self.process).await;
         for number in 0..NOISE {
             let patch = json!({"metadata": {"annotations": {"noise": number.to_string()}}});
             api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
         }
-        self.process.at_rest().await.saturating_sub(before).as_secs_f64() * 1000.0 / f64::from(NOISE)
+        at_rest(self.process).await.saturating_sub(before).as_secs_f64() * 1000.0 / f64::from(NOISE)
     }
 
     async fn figures(&self) -> Figures {
-        self.process.at_rest().await;
-        Figures::now(&self.client, &self.process, &self.nodes).await
+        at_rest(self.process).await;
+        Figures::now(&self.client, self.process, &self.nodes).await
     }
 }
 

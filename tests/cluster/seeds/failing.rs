@@ -4,10 +4,7 @@ use inplace::api::{annotation::REQUEST, status::Phase};
 use serde_json::json;
 
 use super::{UpdateCase, workload::*};
-use crate::{
-    agent::status,
-    pod::{annotation, eventually},
-};
+use crate::{agent::status, pod::annotation, support::wait::eventually};
 
 /// Untouched pods stay untouched; the others go back, and the revision is the old one again, not a third one.
 pub(super) fn a_rollback_in_the_middle_leaves_what_was_not_touched(case: &UpdateCase<'_>) {

@@ -29,7 +29,7 @@ const ARGS: &str = include_str!("../examples/gamedeployment-preDeleteHook-hook-t
 #[test]
 fn the_published_transcripts_come_out_as_printed() {
     let fixture = Fixture::new(&["one"]);
-    fixture.case(&[
+    fixture.cases(&[
         ("interval", interval::a_pod_goes_when_its_hook_has_passed),
         ("in-place", in_place::three_of_five_in_batches_of_two),
         ("eight", in_place::five_of_eight_without_hooks),
@@ -42,7 +42,7 @@ fn the_published_transcripts_come_out_as_printed() {
 #[test]
 fn whatever_the_strategy_and_whatever_goes_wrong_there_is_a_defined_end() {
     let fixture = Fixture::new(&["one", "two"]);
-    fixture.case(&[
+    fixture.cases(&[
         ("hot-patch", rollouts::a_hot_patch_asks_nobody_and_drains_nothing),
         ("rolling", rollouts::a_rolling_update_replaces_within_its_budget),
         ("set-hot-patch", rollouts::a_set_is_hot_patched_down_to_its_partition),

@@ -2,7 +2,7 @@
 //! the partition.
 
 use super::{SET_IN_PLACE, UpdateCase, workload::*};
-use crate::{cluster::block_on, facts::look};
+use crate::{cluster::block_on, support::facts::observe};
 
 pub(super) fn from_the_highest_ordinal_down(case: &UpdateCase<'_>) {
     case.create(SET_IN_PLACE);
@@ -25,7 +25,7 @@ pub(super) fn from_the_highest_ordinal_down(case: &UpdateCase<'_>) {
     // As in the document's `docker ps`: the restarted container has attempt 1, the others attempt 0.
     let endpoint = case.fixture.cluster.node().endpoint;
     for (pod, attempt) in case.pods.now().values().zip([0, 0, 0, 1, 1]) {
-        let facts = block_on(look(&endpoint, pod.metadata.uid.as_ref().unwrap()));
+        let facts = block_on(observe(&endpoint, pod.metadata.uid.as_ref().unwrap()));
         assert_eq!(facts.running("python").attempt, attempt, "{facts:#?}");
         // The updated pod was drained first.
         assert_eq!(was_drained(&case.pods.history()[mark..], &name(pod)), attempt == 1, "{}", name(pod));

@@ -5,10 +5,8 @@
 
 use std::{
     io::Write,
-    panic::resume_unwind,
     process::{Command, Output, Stdio},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -26,8 +24,10 @@ use super::watched::{All, Watched};
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
-    hook_runs::asked::Asked,
-    pod::{annotation, eventually, eventually_or, is, is_ready},
+    hook_runs::measurements::published_server,
+    pod::{annotation, is, is_ready},
+    support::wait::{eventually, eventually_or},
+    support::{http_server::HttpServer, parts::Parts},
 };
 
 /// Time limit of an expected event on a busy machine.
@@ -39,14 +39,14 @@ pub(super) const DEPLOYMENT: &str = "gamedeployment/test-gamedeployment";
 pub(super) const SET: &str = "gamestatefulset/test-gamestatefulset";
 
 /// A test case with the name of its namespace.
-type Named<'n> = (&'n str, fn(&UpdateCase<'_>));
+type Named = (&'static str, fn(&UpdateCase<'_>));
 
 /// A cluster with an agent, controllers, and the server that hooks call.
 pub(super) struct Fixture {
     /// Dropped before the cluster.
     pub(super) controllers: Vec<Agent>,
     _agent: Agent,
-    hooks: Asked,
+    hooks: HttpServer,
     pub(super) cluster: Cluster,
 }
 
@@ -54,7 +54,7 @@ impl Fixture {
     pub(super) fn new(controllers: &[&str]) -> Self {
         let cluster = Cluster::own();
         let node = cluster.node();
-        let hooks = Asked::start(&node.ip);
+        let hooks = published_server(&node.ip);
         let agent = Agent::start_on(&cluster, &node, &Setup::default());
         let controllers = controllers.iter().map(|name| Agent::controller(&cluster, name)).collect();
         let fixture = Self { controllers, _agent: agent, hooks, cluster };
@@ -81,21 +81,9 @@ impl Fixture {
     }
 
     /// Runs the test cases in parallel, each in its own namespace.
-    pub(super) fn case(&self, ongoing_operations: &[Named<'_>]) {
-        thread::scope(|scope| {
-            let running: Vec<_> = ongoing_operations
-                .iter()
-                .map(|(name, ongoing)| {
-                    let named = thread::Builder::new().name((*name).to_owned());
-                    named.spawn_scoped(scope, move || ongoing(&UpdateCase::new(self, name))).unwrap()
-                })
-                .collect();
-            // All of them run to their end, even if one fails.
-            let ended: Vec<_> = running.into_iter().map(thread::ScopedJoinHandle::join).collect();
-            for end in ended {
-                end.unwrap_or_else(|panic| resume_unwind(panic));
-            }
-        });
+    pub(super) fn cases(&self, cases: &[Named]) {
+        Parts::default()
+            .run_all(cases.iter().map(|&(name, case)| (name, move || case(&UpdateCase::new(self, name)))));
     }
 }
 
@@ -132,7 +120,7 @@ impl<'a> UpdateCase<'a> {
 
     /// `kubectl apply` of a manifest; the output must be "created".
     pub(super) fn create(&self, manifest: &str) {
-        assert_eq!(self.apply(manifest), format!("{} created\n", told_name(manifest)));
+        assert_eq!(self.apply(manifest), format!("{} created\n", kubectl_name(manifest)));
     }
 
     /// `kubectl apply`; returns its output.
@@ -143,8 +131,9 @@ impl<'a> UpdateCase<'a> {
 
     /// The manifest with the lab's registry and server.
     fn local(&self, manifest: &str) -> String {
-        let server = self.fixture.hooks.address.split(':').next().unwrap();
-        let text = manifest.replace(PUBLIC, server).replace("image: ", &format!("image: {}", self.image("")));
+        let server = self.fixture.hooks.address.ip().to_string();
+        let text =
+            manifest.replace(PUBLIC, &server).replace("image: ", &format!("image: {}", self.image("")));
         assert!(!text.contains(PUBLIC));
         text
     }
@@ -344,7 +333,7 @@ fn printed(command: &mut Command, input: &str) -> String {
 }
 
 /// The name of a manifest's object in the output of `kubectl apply`.
-fn told_name(manifest: &str) -> String {
+fn kubectl_name(manifest: &str) -> String {
     let object: Value = serde_saphyr::from_str(manifest).unwrap();
     let kind = object["kind"].as_str().unwrap().to_lowercase();
     format!("{kind}.tkex.tencent.com/{}", object["metadata"]["name"].as_str().unwrap())

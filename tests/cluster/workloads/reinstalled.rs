@@ -8,7 +8,7 @@ use crate::{
     agent::{self, Agent},
     cluster::Cluster,
     installed,
-    pod::eventually,
+    support::wait::eventually,
 };
 
 #[test]

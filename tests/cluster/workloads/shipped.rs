@@ -15,7 +15,7 @@ use super::{Fixture, LONG, is_complete, object, same_but_restarted};
 use crate::{
     cluster::Cluster,
     installed::{AGENT, CONTROLLER, NAMESPACE, install, rolled_out, upgrade_by_chart},
-    pod::{eventually, eventually_within},
+    support::wait::{eventually, eventually_within},
     traffic::End,
 };
 

@@ -288,7 +288,7 @@ async fn judged(guard_fixture: &GuardFixture, user: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
+async fn an_answer_to_anybody_reveals_nothing_about_the_rights_of_others() {
     let guard_fixture = GuardFixture::found().await;
     let api = &guard_fixture.fixture.api;
     api.store(|store| {
@@ -313,7 +313,7 @@ async fn an_answer_to_anybody_tells_nothing_about_the_rights_of_others() {
     assert!(unknown.contains("Try again") && !unknown.contains("etcd"), "{unknown}");
 
     // A client that has proved to be the API server gets the full answer.
-    let (folder, ours) = (tempfile::tempdir().unwrap(), super::attacks::authority());
+    let (folder, ours) = (tempfile::tempdir().unwrap(), super::client_authority::authority());
     let file = folder.path().join("ca");
     std::fs::write(&file, &ours.0).unwrap();
     let args = WebhookArgs { webhook_client_ca: Some(file), ..WebhookArgs::default() };

@@ -6,7 +6,7 @@ use super::super::api_server::Fault as ApiFault;
 use super::Fixture;
 
 #[tokio::test]
-async fn what_the_server_turns_away_is_written_again() {
+async fn what_the_server_refuses_is_written_again() {
     let fixture = Arc::new(Fixture::found().await);
     fixture.pod("web-0");
     fixture.kubelet("web-0");
@@ -36,7 +36,7 @@ async fn an_event_whose_answer_was_lost_has_the_same_name_when_it_is_written_aga
 }
 
 #[tokio::test]
-async fn an_answer_that_a_crash_kept_back_is_told_by_the_next_process() {
+async fn a_status_that_a_crash_left_unwritten_is_written_by_the_next_process() {
     let fixture = Arc::new(Fixture::found().await);
     fixture.pod("web-0");
     fixture.kubelet("web-0");

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::super::api_server::Fault as ApiFault;
 use super::{Fixture, gate};
+use crate::support::wait::until;
 
 fn restart(id: &str, drain: &str, grace: u32, deadline: u32) -> String {
     json!({ "id": id, "containers": [{ "name": "app" }], "drain": drain, "gracePeriodSeconds": grace,
@@ -47,14 +48,10 @@ impl Fixture {
     }
 
     /// Waits until the agent has observed the pod this many more times.
-    async fn looked(&self, times: usize) {
+    async fn observed(&self, times: usize) {
         let before = self.runtime.calls("ListContainers").len();
-        let looks = async {
-            while self.runtime.calls("ListContainers").len() < before + times {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        };
-        self.api.patiently("more looks", looks).await;
+        let read = || self.runtime.calls("ListContainers").len() >= before + times;
+        self.api.patiently("more reads", until(read)).await;
     }
 
     /// Waits until the journal contains, or no longer contains, the time of the drain's confirmation.
@@ -64,12 +61,7 @@ impl Fixture {
             let text: String = files.iter().filter_map(|path| std::fs::read_to_string(path).ok()).collect();
             text.contains("\"confirmed_at\":\"") == is && text.contains("\"confirmed_at\":")
         };
-        let tells = async {
-            while !reported() {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        };
-        self.api.patiently("the journal to tell", tells).await;
+        self.api.patiently("the journal to contain the time", until(reported)).await;
     }
 }
 
@@ -79,7 +71,7 @@ fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 }
 
 #[tokio::test]
-async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
+async fn nothing_is_stopped_while_a_slice_sends_traffic_or_is_unknown() {
     let fixture = Arc::new(Fixture::found().await);
     for name in ["web-0", "web-1"] {
         fixture.pod(name);
@@ -99,12 +91,12 @@ async fn nothing_is_stopped_while_a_slice_sends_traffic_or_nobody_can_tell() {
     fixture.drained("web-0").await;
     fixture.api.arrived("WATCH endpointslices", 1).await;
     assert_eq!(fixture.api.count("LIST endpointslices"), 2);
-    fixture.looked(8).await;
+    fixture.observed(8).await;
     assert_eq!(fixture.attempt("web-0"), 0);
     // The slice stops sending traffic, but the agent cannot read that.
     fixture.api.go_away().await;
     fixture.slice("web-a", false, Some(false));
-    fixture.looked(8).await;
+    fixture.observed(8).await;
     assert_eq!(fixture.attempt("web-0"), 0);
     fixture.api.come_back().await;
     fixture.reported("web-0", "r", "Succeeded").await;

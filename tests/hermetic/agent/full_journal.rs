@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::super::runtime::Fault;
 use super::{Fixture, close, gate};
+use crate::support::wait::until;
 
 const OPEN: Option<(&str, &str)> = Some(("True", "InPlaceReady"));
 
@@ -29,13 +30,14 @@ impl Fixture {
 
     /// Makes every further write to a pod's journal fail. A write in progress still succeeds.
     async fn fill(&self, name: &str) {
-        let full = async {
-            while let Err(error) = std::fs::create_dir(self.file(name, "json.new")) {
+        let is_full = || match std::fs::create_dir(self.file(name, "json.new")) {
+            Ok(()) => true,
+            Err(error) => {
                 assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                false
             }
         };
-        self.api.patiently("the disk is full", full).await;
+        self.api.patiently("the disk is full", until(is_full)).await;
     }
 
     fn is_open(&self, name: &str) -> bool {
@@ -44,12 +46,7 @@ impl Fixture {
     }
 
     async fn concluded(&self, name: &str) {
-        let concluded = async {
-            while self.is_open(name) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        self.api.patiently("the journal has the end", concluded).await;
+        self.api.patiently("the journal has the end", until(|| !self.is_open(name))).await;
     }
 }
 
@@ -62,13 +59,9 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
     fixture.pod_request("web-0", Some(&request.to_string()));
     fixture.drained("web-0").await;
     // The write that records when the gate was closed is the last one that succeeds.
-    let written = async {
-        let file = fixture.file("web-0", "json");
-        while !std::fs::read_to_string(&file).unwrap_or_default().contains("\"closed_at\":\"") {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    fixture.api.patiently("the gate is in the journal", written).await;
+    let file = fixture.file("web-0", "json");
+    let written = || std::fs::read_to_string(&file).unwrap_or_default().contains("\"closed_at\":\"");
+    fixture.api.patiently("the gate is in the journal", until(written)).await;
     fixture.fill("web-0").await;
     let status = fixture.reported("web-0", "drained", "Failed").await;
     assert_eq!(status["reason"], "JournalFailed", "{status:#}");

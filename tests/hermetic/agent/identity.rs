@@ -120,7 +120,7 @@ async fn a_claim_takes_nothing_away_from_the_pod_that_is_claimed() {
     });
     let seen = Arc::clone(&fixture);
     tokio::spawn(async move {
-        seen.runtime.until("another life", |model| model.instances("vault/app").len() > 1).await;
+        seen.runtime.until("another instance", |model| model.instances("vault/app").len() > 1).await;
         seen.runtime.until("it runs", |model| !model.running("vault/app").is_empty()).await;
         let id = seen.runtime.only("vault/app").id;
         seen.api.edit("bank", "vault", |pod| show(pod, &id, 1));

@@ -4,16 +4,16 @@
 
 mod annotations;
 mod answers;
-mod away;
 mod confined;
 mod crio;
-mod crowd;
 mod drains;
 mod full_journal;
 mod gates;
 mod identity;
-mod leaving;
+mod many_operations;
+mod pod_deletion;
 mod requests;
+mod unreachable_server;
 
 use std::thread::JoinHandle;
 
@@ -87,7 +87,7 @@ impl Fixture {
                 let mut found = None;
                 fixture
                     .runtime
-                    .until("another life", |model| {
+                    .until("another instance", |model| {
                         found = newest(model).filter(|(id, _)| *id != shown);
                         found.is_some()
                     })

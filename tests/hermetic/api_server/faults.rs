@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::door::Shared;
+use super::listener::Shared;
 use super::store::Store;
 
 /// The kinds of calls.
@@ -63,11 +63,11 @@ pub(crate) enum Fault {
 }
 
 /// A change that another client makes.
-pub(super) type Deed = Arc<Mutex<dyn FnMut(&mut Store) + Send>>;
+pub(super) type Change = Arc<Mutex<dyn FnMut(&mut Store) + Send>>;
 
 enum Act {
     Fault(Fault),
-    Before(Deed),
+    Before(Change),
 }
 
 struct Rule {
@@ -86,7 +86,7 @@ pub(super) struct Rules(Mutex<Vec<Rule>>);
 #[derive(Default)]
 pub(super) struct Plan {
     pub(super) fault: Option<Fault>,
-    pub(super) before: Vec<Deed>,
+    pub(super) before: Vec<Change>,
 }
 
 impl Rules {
@@ -103,7 +103,7 @@ impl Rules {
             }
             match &rule.act {
                 Act::Fault(fault) => plan.fault = plan.fault.or(Some(*fault)),
-                Act::Before(deed) => plan.before.push(Arc::clone(deed)),
+                Act::Before(change) => plan.before.push(Arc::clone(change)),
             }
         }
         plan
@@ -147,8 +147,8 @@ impl<'a> On<'a> {
     }
 
     /// Makes a change as another client, directly before the call takes effect.
-    pub(crate) fn first(self, deed: impl FnMut(&mut Store) + Send + 'static) {
-        self.add(Act::Before(Arc::new(Mutex::new(deed))));
+    pub(crate) fn first(self, change: impl FnMut(&mut Store) + Send + 'static) {
+        self.add(Act::Before(Arc::new(Mutex::new(change))));
     }
 
     fn add(self, act: Act) {

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::door::Shared;
 use super::faults::Fault;
+use super::listener::Shared;
 use super::patch;
 use super::store::{Store, too_old};
 
@@ -22,7 +22,7 @@ use super::store::{Store, too_old};
 pub(super) type Refusal = (u16, Value);
 
 /// A parsed call.
-struct Asked {
+struct Received {
     /// For example `PATCH pod/status`.
     call: String,
     /// For example `pods`.
@@ -34,7 +34,7 @@ struct Asked {
     body: Bytes,
 }
 
-impl Asked {
+impl Received {
     fn is_dry(&self) -> bool {
         self.query.get("dryRun").is_some_and(|dry| dry == "All")
     }
@@ -45,21 +45,21 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    let Some(asked) = take_apart(request).await else {
+    let Some(received) = take_apart(request).await else {
         return refuse(&status(404, "NotFound", "the server could not find the requested resource"));
     };
-    let line = match (&asked.namespace, asked.name.as_str()) {
-        (Some(namespace), name) if !name.is_empty() => format!("{} {namespace}/{name}", asked.call),
-        _ => asked.call.clone(),
+    let line = match (&received.namespace, received.name.as_str()) {
+        (Some(namespace), name) if !name.is_empty() => format!("{} {namespace}/{name}", received.call),
+        _ => received.call.clone(),
     };
     // A dry run is not a write, and faults for writes do not apply to it.
-    let dry = if asked.is_dry() { "WOULD " } else { "" };
+    let dry = if received.is_dry() { "WOULD " } else { "" };
     let line = format!("{dry}{line}");
-    let plan = shared.rules.plan(&format!("{dry}{}", asked.call));
+    let plan = shared.rules.plan(&format!("{dry}{}", received.call));
     shared.change(|store| {
         store.calls.push(line);
-        for deed in &plan.before {
-            (deed.lock().unwrap())(store);
+        for change in &plan.before {
+            (change.lock().unwrap())(store);
         }
     });
     match plan.fault {
@@ -73,7 +73,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         _ => {}
     }
     shared.until(|store| (!store.mute).then_some(())).await;
-    let done = act(&shared, &asked);
+    let done = act(&shared, &received);
     match plan.fault {
         Some(Fault::AnswerAfterEffect(code, message)) => refuse(&status(code, "", message)),
         Some(Fault::HangAfterEffect) => std::future::pending().await,
@@ -85,7 +85,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     }
 }
 
-async fn take_apart(request: Request) -> Option<Asked> {
+async fn take_apart(request: Request) -> Option<Received> {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.ok()?;
     let query: BTreeMap<_, _> = parts
@@ -116,22 +116,22 @@ async fn take_apart(request: Request) -> Option<Asked> {
     };
     let media = parts.headers.get("content-type").and_then(|media| media.to_str().ok()).unwrap_or_default();
     let plural = kind.to_owned();
-    Some(Asked { call, plural, namespace, name: name.to_owned(), query, media: media.to_owned(), body })
+    Some(Received { call, plural, namespace, name: name.to_owned(), query, media: media.to_owned(), body })
 }
 
-fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
-    let namespace = asked.namespace.as_deref().unwrap_or_default();
-    let name = asked.name.as_str();
-    if asked.call.starts_with("WATCH ") {
-        return Ok(watch(shared, asked));
+fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
+    let namespace = received.namespace.as_deref().unwrap_or_default();
+    let name = received.name.as_str();
+    if received.call.starts_with("WATCH ") {
+        return Ok(watch(shared, received));
     }
-    if asked.call.starts_with("LIST ") && asked.plural != "events" {
-        return Ok(list(shared, asked));
+    if received.call.starts_with("LIST ") && received.plural != "events" {
+        return Ok(list(shared, received));
     }
     let found = |kind: &str, object: Option<Value>| {
         object.ok_or_else(|| status(404, "NotFound", &format!("{kind} \"{name}\" not found")))
     };
-    shared.change(|store| match asked.call.as_str() {
+    shared.change(|store| match received.call.as_str() {
         "GET pod" => Ok(axum_json(200, &found("pods", store.pod(namespace, name))?)),
         "GET secret" => {
             let secret = store.secret(namespace, name).or_else(|| store.get("secrets", namespace, name));
@@ -139,7 +139,8 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         }
         "PATCH pod" | "PATCH pod/status" => {
             let pod = found("pods", store.pod(namespace, name))?;
-            let changed = patch::patched(&pod, &asked.media, &asked.body, asked.call == "PATCH pod/status")?;
+            let changed =
+                patch::patched(&pod, &received.media, &received.body, received.call == "PATCH pod/status")?;
             Ok(axum_json(200, &store.put(changed)))
         }
         "GET hookrun"
@@ -156,7 +157,7 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "GET namespace"
         | "GET mutatingwebhookconfiguration"
         | "GET validatingwebhookconfiguration" => {
-            let plural = asked.plural.as_str();
+            let plural = received.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
         }
         "PATCH hookrun"
@@ -172,8 +173,8 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "PATCH poddisruptionbudget/status"
         | "PATCH mutatingwebhookconfiguration"
         | "PATCH validatingwebhookconfiguration" => {
-            let old = found(&asked.plural, store.get(&asked.plural, namespace, name))?;
-            let changed = changed(asked, &old)?;
+            let old = found(&received.plural, store.get(&received.plural, namespace, name))?;
+            let changed = changed(received, &old)?;
             Ok(axum_json(200, &store.put(changed)))
         }
         "POST inplacerollout"
@@ -181,12 +182,12 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         | "POST lease"
         | "POST pod"
         | "POST controllerrevision"
-        | "POST persistentvolumeclaim" => made(store, asked, namespace),
-        "POST subjectaccessreview" => access(store, asked),
+        | "POST persistentvolumeclaim" => made(store, received, namespace),
+        "POST subjectaccessreview" => access(store, received),
         "PUT lease" | "PUT secret" => {
-            let plural = asked.plural.as_str();
+            let plural = received.plural.as_str();
             let old = found(plural, store.get(plural, namespace, name))?;
-            let new = parsed(&asked.body)?;
+            let new = parsed(&received.body)?;
             if new["metadata"]["resourceVersion"] != old["metadata"]["resourceVersion"] {
                 return Err(status(409, "Conflict", "the object has been modified"));
             }
@@ -194,21 +195,21 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
         }
         // Nothing runs in the pods of this fake, so the object is removed at once.
         "DELETE hookrun" | "DELETE pod" | "DELETE controllerrevision" | "DELETE inplacerollout" => {
-            let plural = asked.plural.as_str();
+            let plural = received.plural.as_str();
             let object = found(plural, store.get(plural, namespace, name))?;
-            check_preconditions(asked, &object)?;
+            check_preconditions(received, &object)?;
             store.remove_of(plural, namespace, name);
             Ok(axum_json(200, &object))
         }
         "PATCH event" => {
             let at = store.events.iter().position(|event| event["metadata"]["name"] == name);
             let event = found("events", at.map(|at| store.events[at].clone()))?;
-            let changed = patch::patched(&event, &asked.media, &asked.body, false)?;
+            let changed = patch::patched(&event, &received.media, &received.body, false)?;
             store.events[at.unwrap()] = changed.clone();
             Ok(axum_json(200, &changed))
         }
         "POST event" => {
-            let event = parsed(&asked.body)?;
+            let event = parsed(&received.body)?;
             check_event(&event, namespace)?;
             if store.events.iter().any(|known| known["metadata"]["name"] == event["metadata"]["name"]) {
                 return Err(status(409, "AlreadyExists", "events already exists"));
@@ -221,8 +222,8 @@ fn act(shared: &Arc<Shared>, asked: &Asked) -> Result<Response, Refusal> {
 }
 
 /// Answers whether the store's rights allow a user's call.
-fn access(store: &mut Store, asked: &Asked) -> Result<Response, Refusal> {
-    let mut review = parsed(&asked.body)?;
+fn access(store: &mut Store, received: &Received) -> Result<Response, Refusal> {
+    let mut review = parsed(&received.body)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let what = &review["spec"]["resourceAttributes"];
     let part = text(&what["subresource"]);
@@ -235,8 +236,8 @@ fn access(store: &mut Store, asked: &Asked) -> Result<Response, Refusal> {
 }
 
 /// Creates an object; generates a name if it only has `generateName`.
-fn made(store: &mut Store, asked: &Asked, namespace: &str) -> Result<Response, Refusal> {
-    let mut object = parsed(&asked.body)?;
+fn made(store: &mut Store, received: &Received, namespace: &str) -> Result<Response, Refusal> {
+    let mut object = parsed(&received.body)?;
     if let (Some(first), true) =
         (object["metadata"]["generateName"].as_str(), object["metadata"]["name"].is_null())
     {
@@ -245,19 +246,19 @@ fn made(store: &mut Store, asked: &Asked, namespace: &str) -> Result<Response, R
         object["metadata"]["generation"] = json!(1);
     }
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    if store.get(&asked.plural, namespace, name).is_some() {
+    if store.get(&received.plural, namespace, name).is_some() {
         return Err(status(409, "AlreadyExists", "it already exists"));
     }
-    Ok(axum_json(201, &if asked.is_dry() { object } else { store.put(object) }))
+    Ok(axum_json(201, &if received.is_dry() { object } else { store.put(object) }))
 }
 
-fn list(shared: &Arc<Shared>, asked: &Asked) -> Response {
-    let wanted = asked.query.get("resourceVersion").and_then(|version| version.parse().ok());
-    let Some((mut items, version)) = shared.read(|store| store.listed(&asked.plural, wanted)) else {
+fn list(shared: &Arc<Shared>, received: &Received) -> Response {
+    let wanted = received.query.get("resourceVersion").and_then(|version| version.parse().ok());
+    let Some((mut items, version)) = shared.read(|store| store.listed(&received.plural, wanted)) else {
         return refuse(&status(504, "Timeout", "Too large resource version"));
     };
-    items.retain(|object| asked.selects(object));
-    let number = |name: &str| asked.query.get(name).and_then(|number| number.parse::<usize>().ok());
+    items.retain(|object| received.selects(object));
+    let number = |name: &str| received.query.get(name).and_then(|number| number.parse::<usize>().ok());
     let from = number("continue").unwrap_or(0);
     items = items.split_off(from.min(items.len()));
     let mut metadata = json!({ "resourceVersion": version.to_string() });
@@ -270,9 +271,9 @@ fn list(shared: &Arc<Shared>, asked: &Asked) -> Response {
 }
 
 /// Applies a patch to an object. A changed spec increments the generation, if the object has one.
-fn changed(asked: &Asked, old: &Value) -> Result<Value, Refusal> {
-    let of_status = asked.call.ends_with("/status");
-    let mut changed = patch::patched(old, &asked.media, &asked.body, of_status)?;
+fn changed(received: &Received, old: &Value) -> Result<Value, Refusal> {
+    let of_status = received.call.ends_with("/status");
+    let mut changed = patch::patched(old, &received.media, &received.body, of_status)?;
     let generation = old["metadata"]["generation"].as_i64();
     if let Some(generation) = generation.filter(|_| changed["spec"] != old["spec"]) {
         changed["metadata"]["generation"] = json!(generation + 1);
@@ -281,8 +282,8 @@ fn changed(asked: &Asked, old: &Value) -> Result<Value, Refusal> {
 }
 
 /// Checks the preconditions of a deletion: uid and version.
-fn check_preconditions(asked: &Asked, object: &Value) -> Result<(), Refusal> {
-    let options = if asked.body.is_empty() { Value::Null } else { parsed(&asked.body)? };
+fn check_preconditions(received: &Received, object: &Value) -> Result<(), Refusal> {
+    let options = if received.body.is_empty() { Value::Null } else { parsed(&received.body)? };
     let differs = |field: &&str| {
         let wanted = &options["preconditions"][field];
         !wanted.is_null() && *wanted != object["metadata"][field]
@@ -305,15 +306,15 @@ fn check_event(event: &Value, namespace: &str) -> Result<(), Refusal> {
 }
 
 /// Streams the lines of a watch until the watches are ended, the history is dropped, or the client disconnects.
-fn watch(shared: &Arc<Shared>, asked: &Asked) -> Response {
-    let from = asked.query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
+fn watch(shared: &Arc<Shared>, received: &Received) -> Response {
+    let from = received.query.get("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or(0);
     let (sender, lines) = mpsc::channel::<Result<Bytes, Infallible>>(16);
     let (generation, place) = shared.change(|store| {
         store.watched_from = from;
         (store.generation, store.place(from))
     });
-    let (selector, plural) = (asked.query.clone(), asked.plural.clone());
-    let namespace = asked.namespace.clone();
+    let (selector, plural) = (received.query.clone(), received.plural.clone());
+    let namespace = received.namespace.clone();
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
         let Some(mut place) = place else {
@@ -377,7 +378,7 @@ fn line(kind: &str, object: &Value) -> Bytes {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n").into()
 }
 
-impl Asked {
+impl Received {
     fn selects(&self, pod: &Value) -> bool {
         self.namespace.as_ref().is_none_or(|namespace| pod["metadata"]["namespace"] == *namespace)
             && selects(&self.query, pod)

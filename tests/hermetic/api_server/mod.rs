@@ -18,9 +18,9 @@
 //! It ends when the [`ApiServer`] is dropped.
 #![allow(dead_code, reason = "a toolbox: not every test needs every tool")]
 
-mod door;
 mod faults;
 mod http;
+mod listener;
 mod patch;
 pub(crate) mod pods;
 mod store;
@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use faults::{Fault, On};
 pub(crate) use store::Store;
 
-use door::Shared;
+use listener::Shared;
 
 /// How long a test waits for an expected event. Only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -62,7 +62,7 @@ impl ApiServer {
         let handle = runtime.handle().clone();
         let thread = {
             let (shared, stop) = (Arc::clone(&shared), stop.clone());
-            std::thread::spawn(move || runtime.block_on(door::run(shared, stop)))
+            std::thread::spawn(move || runtime.block_on(listener::run(shared, stop)))
         };
         shared.up().await;
         Self { shared, handle, stop, thread: Some(thread), folder }
@@ -118,8 +118,8 @@ impl ApiServer {
     }
 
     /// Changes a pod, as another client does.
-    pub(crate) fn edit(&self, namespace: &str, name: &str, deed: impl FnOnce(&mut Value)) {
-        self.store(|store| store.edit(namespace, name, deed));
+    pub(crate) fn edit(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        self.store(|store| store.edit(namespace, name, change));
     }
 
     /// Removes a pod at once.
@@ -133,8 +133,8 @@ impl ApiServer {
     }
 
     /// Changes an object of another kind, as another client does.
-    pub(crate) fn edit_of(&self, plural: &str, namespace: &str, name: &str, deed: impl FnOnce(&mut Value)) {
-        self.store(|store| store.edit_of(plural, namespace, name, deed));
+    pub(crate) fn edit_of(&self, plural: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        self.store(|store| store.edit_of(plural, namespace, name, change));
     }
 
     /// Stores a secret with these fields, given in plain text.
@@ -185,8 +185,8 @@ impl ApiServer {
     }
 
     /// Makes a change as another client, directly before the next call of this kind takes effect.
-    pub(crate) fn before(&self, call: &'static str, deed: impl FnMut(&mut Store) + Send + 'static) {
-        self.on(call).first(deed);
+    pub(crate) fn before(&self, call: &'static str, change: impl FnMut(&mut Store) + Send + 'static) {
+        self.on(call).first(change);
     }
 
     /// Stops the server until [`Self::come_back`]. The objects are kept.

@@ -142,8 +142,8 @@ impl Store {
     }
 
     /// Changes a pod.
-    pub(crate) fn edit(&mut self, namespace: &str, name: &str, deed: impl FnOnce(&mut Value)) {
-        self.edit_of("pods", namespace, name, deed);
+    pub(crate) fn edit(&mut self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        self.edit_of("pods", namespace, name, change);
     }
 
     /// Changes an object.
@@ -152,10 +152,10 @@ impl Store {
         plural: &str,
         namespace: &str,
         name: &str,
-        deed: impl FnOnce(&mut Value),
+        change: impl FnOnce(&mut Value),
     ) {
         let mut object = self.get(plural, namespace, name).unwrap();
-        deed(&mut object);
+        change(&mut object);
         self.put(object);
     }
 

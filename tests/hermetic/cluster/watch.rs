@@ -73,7 +73,7 @@ async fn a_pod_made_again_under_the_same_name_is_another_one() {
 }
 
 #[tokio::test]
-async fn a_broken_watch_is_told_and_taken_up_where_it_broke_off() {
+async fn a_broken_watch_is_reported_and_resumed_where_it_broke_off() {
     let fixture = Fixture::start().await;
     fixture.api.forget();
     fixture.api.on("WATCH pods").fault(Fault::Answer(503, "not now"));
@@ -178,7 +178,7 @@ async fn a_server_that_was_set_back_in_time_is_believed() {
 }
 
 #[tokio::test]
-async fn many_changes_are_one_piece_of_news_for_everybody_who_waits() {
+async fn many_changes_are_one_notification_for_every_waiter() {
     let fixture = Fixture::start().await;
     let mut waiters = [fixture.pods.clone(), fixture.pods.clone()];
     for number in 0..50 {

@@ -406,7 +406,7 @@ async fn a_server_that_is_not_there_is_away() {
 }
 
 #[tokio::test]
-async fn what_is_no_api_server_is_told_as_such() {
+async fn what_is_no_api_server_is_reported_as_such() {
     let fixture = Fixture::start().await;
     fixture.api.on("PATCH pod").fault(Fault::Nonsense);
     let error = fixture.respec().await.unwrap_err();

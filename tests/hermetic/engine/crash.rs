@@ -183,7 +183,7 @@ async fn meanwhile_the_pod_is_gone() {
 
 /// An unreadable journal stops its own pod only.
 #[tokio::test]
-async fn a_damaged_journal_is_the_trouble_of_its_pod_alone() {
+async fn a_damaged_journal_affects_its_pod_alone() {
     for damage in ["", "{", r#"{"version":99}"#, "cut"] {
         let mut fixture = fixture(true).await;
         let other =

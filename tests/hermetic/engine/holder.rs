@@ -78,7 +78,7 @@ async fn where_no_process_can_be_had_a_clone_holds_the_name() {
 
 /// The configuration was read before the stop. A configuration that is read after it would be lost with the container.
 #[tokio::test]
-async fn a_life_that_is_collected_right_after_its_end_is_replaced_all_the_same() {
+async fn an_instance_that_is_collected_right_after_its_end_is_replaced_all_the_same() {
     let fixture = beside_a_kubelet(HOLDER).await;
     fixture.collect_after("StopContainer");
     fixture.succeeded(fixture.restart().await, "img:v1");

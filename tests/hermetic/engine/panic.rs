@@ -8,6 +8,7 @@ use inplace::node::drive::{Observer, OperationEvent};
 use inplace::operation::effect::Verb;
 
 use super::{Fixture, nobody, pod_ref, request, shared_pod};
+use crate::support::wait::until;
 
 /// Panics when an effect of this kind was executed.
 fn panics_after(wanted: Verb) -> Observer {
@@ -86,13 +87,7 @@ async fn processes_that_are_killed_do_not_count() {
         fixture.fake.on("StopContainer").fault(super::super::runtime::Fault::Hang);
         let (node, pod, control) = (fixture.node.clone(), fixture.pod.clone(), fixture.control());
         let work = tokio::spawn(async move { node.resume(&pod, control, &nobody()).await });
-        fixture
-            .patiently(async {
-                while fixture.fake.calls("StopContainer").len() == called {
-                    tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-                }
-            })
-            .await;
+        fixture.patiently(until(|| fixture.fake.calls("StopContainer").len() > called)).await;
         work.abort();
         assert!(work.await.unwrap_err().is_cancelled());
         fixture.next_process();

@@ -15,7 +15,7 @@ fn kubelets() -> Pod {
 }
 
 #[tokio::test]
-async fn a_container_that_is_gone_between_list_and_status_is_no_trouble() {
+async fn a_container_that_is_gone_between_list_and_status_is_no_error() {
     let fixture = Fixture::of(kubelets()).await.aged();
     fixture.collect_after("ListContainers");
     fixture.succeeded(fixture.restart().await, "img:v1");
@@ -23,7 +23,7 @@ async fn a_container_that_is_gone_between_list_and_status_is_no_trouble() {
 
 /// The configuration was read before the stop, and is the only copy then.
 #[tokio::test]
-async fn the_old_life_may_be_removed_right_after_its_end() {
+async fn the_old_instance_may_be_removed_right_after_its_end() {
     for text in ["restart app", "swap app=img:v2"] {
         let fixture = Fixture::open().await;
         fixture.collect_after("StopContainer");
@@ -249,7 +249,7 @@ async fn a_second_one_that_appears_ends_it_and_none_is_touched_any_more() {
 }
 
 #[tokio::test]
-async fn a_container_that_its_kubelet_restarts_before_the_touch_is_replaced_in_its_turn() {
+async fn a_container_that_its_kubelet_restarts_before_the_touch_is_replaced_too() {
     let fixture = Fixture::of(kubelets()).await;
     fixture.fake.on("CreateContainer").about("fence app#2").first(|m| {
         m.die("app", 0);
@@ -281,7 +281,7 @@ async fn a_start_that_was_cut_off_is_cleaned_up_when_the_runtime_lets_it() {
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_told_is_waited_out() {
+async fn an_unknown_state_is_waited_out() {
     let fixture = Fixture::open().await;
     let set = |state| {
         move |m: &mut Model| {
@@ -296,7 +296,7 @@ async fn a_state_that_cannot_be_told_is_waited_out() {
 
 /// After a restart of the runtime this state may last until the container is stopped, and no other program stops it.
 #[tokio::test]
-async fn a_state_that_is_never_told_keeps_no_container_down() {
+async fn a_state_that_stays_unknown_keeps_no_container_down() {
     let fixture = Fixture::open().await;
     fixture.fake.on("StartContainer").then(|m| {
         let id = m.instances("app").last().unwrap().id.clone();

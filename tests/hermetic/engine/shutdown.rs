@@ -103,7 +103,7 @@ async fn while_the_runtime_is_away_it_ends_at_once() {
 
 /// In an operation that must not pause: a container that it has replaced is down.
 #[tokio::test]
-async fn a_process_that_is_to_end_goes_on_where_it_looks_for_an_image() {
+async fn a_process_that_is_to_end_goes_on_where_it_resolves_an_image() {
     let fixture = Fixture::of(pod().container("side", "img:v1")).await;
     // Long enough that the image is checked again before the second container is touched.
     fixture.fake.on("StartContainer").fault(Fault::SlowReply(Duration::from_millis(2500)));

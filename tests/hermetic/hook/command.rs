@@ -65,7 +65,7 @@ fn a_template_is_run_and_its_verdict_explained() {
     }
     assert_eq!(lines[3], "webtest: Successful (3 successful, 0 failed, 0 inconclusive, 0 errors)");
     assert_eq!(lines[4], "Successful");
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
 
     let failing = TEMPLATE.replace("> 30", "< 30");
     let output = test(&server, &failing, &["-o", "json"]);
@@ -76,7 +76,7 @@ fn a_template_is_run_and_its_verdict_explained() {
 
     let output = test(&server, &failing, &["--once"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert_eq!(server.asked().len(), 7, "once is once");
+    assert_eq!(server.requests().len(), 7, "once is once");
     let text = out(&output);
     assert!(text.contains("webtest #1 Failed \"43\" in ") && !text.contains("#2"), "{text}");
     assert!(text.lines().last().unwrap().starts_with("Failed: webtest: "), "{text}");
@@ -105,7 +105,7 @@ fn what_cannot_be_run_is_refused_with_the_place() {
         assert!(reported(&output).contains(why), "{why}: {output:?}");
         assert!(output.stdout.is_empty(), "{output:?}");
     }
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
     assert_eq!(hook(TEMPLATE, &["test", "--arg", "=1"]).status.code(), Some(2));
 }
 
@@ -144,10 +144,10 @@ async fn a_pod_of_the_cluster_gives_the_arguments() {
     };
     let output = run("web-0").await.unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert_eq!(server.asked()[0].line, "GET /age?web-0,shop,10.0.0.7,192.0.2.1,app");
+    assert_eq!(server.requests()[0].line, "GET /age?web-0,shop,10.0.0.7,192.0.2.1,app");
     assert!(out(&output).contains("annotation #1 Successful in "), "{output:?}");
     let output = run("nobody").await.unwrap();
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(reported(&output).contains("reading pod shop/nobody"), "{output:?}");
-    assert_eq!(server.asked().len(), 1);
+    assert_eq!(server.requests().len(), 1);
 }

@@ -71,11 +71,11 @@ async fn no_more_measurements_at_once_than_there_are_permits() {
     let status =
         engine.clone().run(&spec(&metrics.into()), HookRunStatus::default(), &Place::default(), |_| {}).await;
     assert_eq!(status.phase, Some(HookPhase::Successful), "{status:#?}");
-    assert_eq!((server.most(), server.asked().len()), (2, 6));
+    assert_eq!((server.most(), server.requests().len()), (2, 6));
 }
 
 #[tokio::test]
-async fn what_begins_together_is_told_together() {
+async fn what_begins_together_is_reported_together() {
     let server = Server::start();
     let metrics: Vec<_> = (0..3).map(|at| metric(&format!("m{at}"), &server, "/age", &json!({}))).collect();
     let reported = RefCell::new(Vec::new());
@@ -108,7 +108,7 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     let place = Place::default();
     let run =
         engine.run(&spec, HookRunStatus::default(), &place, |status| *reported.borrow_mut() = status.clone());
-    let free_is_told = async {
+    let permit_is_reported = async {
         server.arrived(2).await;
         while phase_of(&reported.borrow(), "free") != Some(HookPhase::Successful) {
             tokio::task::yield_now().await;
@@ -116,7 +116,7 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     };
     tokio::select! {
         status = run => panic!("{status:#?}"),
-        () = free_is_told => {}
+        () = permit_is_reported => {}
     }
     let last = reported.into_inner();
     let first =
@@ -129,7 +129,7 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     assert_eq!(status.started_at, last.started_at);
     let free = status.metric_results.iter().find(|result| result.name == "free").unwrap();
     assert_eq!((free.count, &free.measurements[..]), (1, &[first][..]));
-    let asked = |path: &str| server.asked().iter().filter(|asked| asked.line.ends_with(path)).count();
+    let asked = |path: &str| server.requests().iter().filter(|request| request.line.ends_with(path)).count();
     // The measurement that was running is repeated, since its result is unknown.
     assert_eq!((asked("/age"), asked("/gate")), (1, 5));
     // An ended run does not change.
@@ -152,5 +152,5 @@ async fn a_run_that_is_not_valid_or_was_stopped_measures_nothing() {
     let status = engine().run(&invalid, HookRunStatus::default(), &Place::default(), |_| {}).await;
     assert_eq!(status.phase, Some(HookPhase::Error));
     assert!(status.message.contains("metric `m`: successCondition"), "{status:?}");
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
 }

@@ -12,7 +12,7 @@ async fn what_is_not_prometheus_is_an_error() {
     let ask = |prefix: &str| json!({"prometheus": {"address": server.url(prefix), "query": "up{token=\"{{ args.token }}\"}"}});
     let message = error(ask("/bad")).await;
     assert_eq!(message, "Prometheus cannot answer the query: 1:3: parse error");
-    assert_eq!(server.asked()[0].line, "GET /bad/api/v1/query?query=up%7Btoken%3D%22s3cret%22%7D");
+    assert_eq!(server.requests()[0].line, "GET /bad/api/v1/query?query=up%7Btoken%3D%22s3cret%22%7D");
     let message = error(ask("")).await;
     assert!(
         message.ends_with("/api/v1/query answered 200 OK, but not with a Prometheus response"),

@@ -84,7 +84,7 @@ async fn a_server_is_believed_by_its_authority_and_its_name() {
     assert_eq!((phase, measurement.value.as_str()), (HookPhase::Successful, "43"), "{measurement:?}");
     // `serverName` is for TLS only; the `Host` header is that of the URL.
     let host = format!("host: {}\r\n", fixture.server.address);
-    assert!(fixture.server.asked()[0].has(&host), "{:?}", fixture.server.asked());
+    assert!(fixture.server.requests()[0].has(&host), "{:?}", fixture.server.requests());
     let (phase, _) = once(fixture.asks("/age", &json!({"insecureSkipVerify": true}))).await;
     assert_eq!(phase, HookPhase::Successful);
 }
@@ -106,7 +106,7 @@ async fn who_cannot_prove_it_is_not_asked() {
         let message = error(fixture.asks("/age", &tls)).await;
         assert!(message.contains(why), "{tls}: {message}");
     }
-    assert!(fixture.server.asked().is_empty());
+    assert!(fixture.server.requests().is_empty());
 }
 
 #[tokio::test]
@@ -115,5 +115,5 @@ async fn a_redirect_does_not_leave_tls() {
     let tls = json!({"caBundle": fixture.authority, "serverName": "hook.test"});
     let message = error(fixture.asks(&format!("/to?{}", plain.url("/age?s3cret")), &tls)).await;
     assert!(message.contains("leaves TLS"), "{message}");
-    assert!(plain.asked().is_empty());
+    assert!(plain.requests().is_empty());
 }

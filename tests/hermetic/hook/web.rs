@@ -27,13 +27,16 @@ async fn the_request_is_sent_as_written_with_its_arguments() {
     }}))
     .await;
     assert_eq!((phase, measurement.value.as_str()), (HookPhase::Successful, "43"), "{measurement:?}");
-    let asked = server.asked();
-    assert_eq!(asked.len(), 1);
-    assert_eq!(asked[0].line, "POST /age?q=s3cret");
-    assert_eq!(asked[0].body, "{\"what\": \"age\"}");
-    assert!(asked[0].has("authorization: Bearer s3cret\r\n") && asked[0].has("x-a: 1\r\n"), "{asked:?}");
-    assert!(asked[0].has(&format!("host: {}\r\n", server.address)), "{asked:?}");
-    assert!(!asked[0].has("accept-encoding"), "what is packed could be a bomb: {asked:?}");
+    let requests = server.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].line, "POST /age?q=s3cret");
+    assert_eq!(requests[0].body, "{\"what\": \"age\"}");
+    assert!(
+        requests[0].has("authorization: Bearer s3cret\r\n") && requests[0].has("x-a: 1\r\n"),
+        "{requests:?}"
+    );
+    assert!(requests[0].has(&format!("host: {}\r\n", server.address)), "{requests:?}");
+    assert!(!requests[0].has("accept-encoding"), "what is packed could be a bomb: {requests:?}");
 }
 
 #[tokio::test]
@@ -116,25 +119,25 @@ async fn redirects_are_bounded_and_take_no_secrets_along() {
 
     let message = error(ask("/loop", "GET")).await;
     assert!(message.contains("more than 5 times"), "{message}");
-    assert_eq!(server.asked().len(), 6);
+    assert_eq!(server.requests().len(), 6);
 
     // A redirect to the same host gets the headers.
     let (phase, _) = once(ask("/to?/age", "GET")).await;
     assert_eq!(phase, HookPhase::Successful);
-    assert!(server.asked().last().unwrap().has("bearer s3cret"));
+    assert!(server.requests().last().unwrap().has("bearer s3cret"));
 
     // A redirect to another host, or only to another port, does not.
     for path in ["/to?", "/keep?"] {
         let (phase, _) = once(ask(&format!("{path}{}", other.url("/age")), "GET")).await;
         assert_eq!(phase, HookPhase::Successful);
-        assert!(!other.asked().last().unwrap().has("authorization"), "{:?}", other.asked());
+        assert!(!other.requests().last().unwrap().has("authorization"), "{:?}", other.requests());
     }
 
     // A request with side effects is not repeated at another host.
-    let before = other.asked().len();
+    let before = other.requests().len();
     let message = error(ask(&format!("/keep?{}", other.url("/age?s3cret")), "POST")).await;
     assert!(message.contains("only GET and HEAD requests follow a redirect"), "{message}");
-    assert_eq!(other.asked().len(), before);
+    assert_eq!(other.requests().len(), before);
 
     let message = error(ask("/to?file:///etc/shadow", "GET")).await;
     assert!(message.contains("a scheme other than http"), "{message}");
@@ -149,7 +152,7 @@ async fn what_is_denied_is_denied_by_address_by_name_and_behind_a_redirect() {
         assert!(message.contains("may not be reached by a hook"), "{to}: {message}");
     }
     // Nothing is allowed here: loopback is denied in every spelling.
-    let asked = server.asked().len();
+    let asked = server.requests().len();
     let engine = Engine::new(Settings { reach: Reach::default(), ..settings() });
     let port = server.address.port();
     for host in ["127.0.0.1", "localhost", "127.1", "0x7f000001", "2130706433", "[::1]", "[::ffff:7f00:1]"] {
@@ -158,7 +161,7 @@ async fn what_is_denied_is_denied_by_address_by_name_and_behind_a_redirect() {
         assert_eq!(phase, HookPhase::Error, "{host}");
         assert!(measurement.message.contains("loopback"), "{host}: {measurement:?}");
     }
-    assert_eq!(server.asked().len(), asked, "somebody came through");
+    assert_eq!(server.requests().len(), asked, "somebody came through");
 }
 
 #[tokio::test]
@@ -169,5 +172,5 @@ async fn framing_is_not_for_a_hook_to_set() {
         let message = error(json!({"web": {"url": server.url("/age"), "headers": headers}})).await;
         assert!(message.contains(key), "{message}");
     }
-    assert!(server.asked().is_empty());
+    assert!(server.requests().is_empty());
 }

@@ -1,11 +1,13 @@
 //! Two candidates for one Lease.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use inplace::cluster::lease::Election;
 
 use super::super::api_server::Fault;
 use super::*;
+use crate::support::wait::until;
 
 /// How many lead now, the most that led at the same time, and the order in which they started.
 #[derive(Default)]
@@ -62,12 +64,7 @@ async fn what_is_given_back_is_taken_at_once() {
     fixture.api.patiently("a ends", task).await.unwrap();
     // Sooner than a Lease expires.
     let since = tokio::time::Instant::now();
-    let leads = async {
-        while leaders.began().len() < 2 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    fixture.api.patiently("b leads", leads).await;
+    fixture.api.patiently("b leads", until(|| leaders.began().len() >= 2)).await;
     assert!(since.elapsed() < Duration::from_secs(10), "{:#?}", fixture.api.calls());
     assert_eq!(leaders.began(), ["a", "b"]);
     assert_eq!(leaders.most.load(Ordering::SeqCst), 1);
@@ -85,12 +82,7 @@ async fn whoever_cannot_renew_leads_no_more_before_another_does() {
     fixture.api.on("PUT lease").fault(Fault::Hang);
     let (_other, _second) = candidate(&fixture, "b", &leaders).await;
     // A Lease expires after 15 s.
-    let again = async {
-        while leaders.began().len() < 2 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), again).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), until(|| leaders.began().len() >= 2)).await.unwrap();
     assert_eq!(leaders.most.load(Ordering::SeqCst), 1);
 }
 

@@ -2,16 +2,13 @@
 //! on loopback.
 
 mod election;
-mod forgotten;
-mod handing;
+mod failures;
+mod orphaned;
 mod running;
-mod troubled;
+mod takeover;
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::hooks::{HookRuns, Summary};
 use inplace::cluster::server::Server;
@@ -23,57 +20,19 @@ use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::api_server::{ApiServer, Store};
+use crate::support::http_server::{HttpServer, answer_json, never};
 
 /// The agent's name on a HookRun.
 const AGENT: &str = "node/node-1";
 const CONTROLLER: &str = "controller";
 
-/// The requested paths and their times, in order.
-type Log = Arc<Mutex<Vec<(String, Instant)>>>;
-
-/// An HTTP server for hooks.
-struct Asked {
-    address: String,
-    log: Log,
-}
-
-impl Asked {
-    async fn start() -> Self {
-        let log = Log::default();
-        let answer = async |State(log): State<Log>, request: axum::extract::Request| {
-            let path = request.uri().path().to_owned();
-            log.lock().unwrap().push((path.clone(), Instant::now()));
-            if path.ends_with("/hang") {
-                std::future::pending::<()>().await;
-            }
-            r#"{"name":"bryan","male":"yes","age":45}"#
-        };
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&log));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { address, log }
-    }
-
-    fn count(&self) -> u64 {
-        self.log.lock().unwrap().len().try_into().unwrap()
-    }
-
-    /// The longest time between two requests.
-    fn longest_pause(&self) -> Duration {
-        let log = self.log.lock().unwrap();
-        log.windows(2).map(|pair| pair[1].1 - pair[0].1).max().unwrap_or_default()
-    }
-}
-
 /// A fake cluster with a hook server.
 struct Fixture {
     api: ApiServer,
-    asked: Asked,
+    hook_server: HttpServer,
 }
 
 /// One runner; it is aborted when this is dropped, as if killed.
@@ -119,11 +78,33 @@ const TERMS: Terms = Terms {
     fence: Duration::from_millis(1200),
 };
 
+/// A server for hooks; a path that ends with `/hang` is never answered.
+fn hook_server() -> HttpServer {
+    HttpServer::start("127.0.0.1:0", |request, stream| {
+        if request.path().ends_with("/hang") {
+            return never(stream);
+        }
+        answer_json(stream, r#"{"name":"bryan","male":"yes","age":45}"#)
+    })
+}
+
 impl Fixture {
     async fn start() -> Self {
         // `main` does the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self { api: ApiServer::start().await, asked: Asked::start().await }
+        Self { api: ApiServer::start().await, hook_server: hook_server() }
+    }
+
+    /// Number of requests to the hook server so far.
+    fn measurements(&self) -> u64 {
+        self.hook_server.requests().len().try_into().unwrap()
+    }
+
+    /// The longest time between two requests to the hook server.
+    fn longest_pause(&self) -> Duration {
+        let requests = self.hook_server.requests();
+        let pauses = requests.windows(2).map(|pair| pair[1].at.duration_since(pair[0].at).unsigned_abs());
+        pauses.max().unwrap_or_default()
     }
 
     async fn server(&self) -> Server {
@@ -172,7 +153,7 @@ impl Fixture {
 
     /// A metric that sends requests to the hook server.
     fn metric(&self, path: &str, more: &Value) -> Value {
-        let url = format!("http://{}{path}", self.asked.address);
+        let url = format!("http://{}{path}", self.hook_server.address);
         let mut metric = json!({"name": "webtest", "successCondition": "asInt(result) > 30",
             "provider": {"web": {"url": url, "jsonPath": "{$.age}"}}});
         metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -1,9 +1,10 @@
 //! HookRuns from the first reconciliation to their verdict.
 
 use super::*;
+use crate::support::http_server::Request;
 
 #[tokio::test]
-async fn a_run_is_taken_measured_and_told() {
+async fn a_run_is_taken_measured_and_reported() {
     let fixture = Fixture::start().await;
     fixture.put("drain", &fixture.metric("/", &json!({"count": 2, "interval": "100ms"})));
     let _running = fixture.runner(AGENT).await;
@@ -14,7 +15,7 @@ async fn a_run_is_taken_measured_and_told() {
     // The value is text, and counters with 0 are omitted.
     assert_eq!(result["measurements"][1]["value"], json!("45"));
     assert!(result.get("failed").is_none() && result.get("error").is_none(), "{result}");
-    assert_eq!(fixture.asked.count(), 2);
+    assert_eq!(fixture.measurements(), 2);
     fixture.api.until("the event", |store| !store.events.is_empty()).await;
     let event = &fixture.api.events()[0];
     assert_eq!((&event["reason"], &event["type"]), (&json!("Complete"), &json!("Normal")), "{event}");
@@ -61,7 +62,7 @@ async fn what_is_anothers_or_over_is_left_alone() {
     fixture.phase("last", "Successful").await;
     assert_eq!(fixture.run("over"), over);
     assert_eq!(fixture.run("operation").get("status"), None);
-    assert_eq!(fixture.asked.count(), 1);
+    assert_eq!(fixture.measurements(), 1);
 }
 
 #[tokio::test]
@@ -93,7 +94,7 @@ async fn by_hand_it_is_approved_or_ended_at_once() {
     let ended = ended.await;
     assert_ne!(ended["status"]["phase"], "Successful", "to end it approves nothing: {ended}");
     assert_eq!(fixture.run("not-approved")["status"]["phase"], "Running");
-    assert_eq!(fixture.asked.count(), 4);
+    assert_eq!(fixture.measurements(), 4);
 }
 
 #[tokio::test]
@@ -107,13 +108,14 @@ async fn a_deleted_run_stops_and_its_namesake_is_another_one() {
     fixture.put("drain", &fixture.metric("/second", &json!({"count": 3, "interval": "100ms"})));
     let run = fixture.phase("drain", "Successful").await;
     assert_eq!(Fixture::measured(&run), 3);
-    let log: Vec<_> = fixture.asked.log.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
-    let second = log.iter().position(|path| path == "/second").unwrap();
-    assert!(log[second..].iter().all(|path| path == "/second"), "{log:?}");
+    let requests = fixture.hook_server.requests();
+    let log: Vec<_> = requests.iter().map(Request::path).collect();
+    let second = log.iter().position(|path| *path == "/second").unwrap();
+    assert!(log[second..].iter().all(|path| *path == "/second"), "{log:?}");
 }
 
 #[tokio::test]
-async fn more_than_may_run_wait_for_their_turn_the_oldest_first() {
+async fn more_than_may_run_wait_the_oldest_first() {
     let fixture = Fixture::start().await;
     let slow = fixture.metric("/", &json!({"initialDelay": "150ms"}));
     for (name, made) in [("c", 1), ("b", 2), ("a", 3)] {

@@ -12,6 +12,7 @@ use regex::Regex;
 use tempfile::TempDir;
 
 use super::page;
+use crate::sources::product;
 
 /// One metric.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ fn row(metric: &Metric) -> Vec<String> {
 
 /// Each metric that the sources register.
 fn registered() -> Vec<Metric> {
-    let sources = super::product();
+    let sources = product();
     let call = Regex::new(r"\.(register|register_with_unit|encode_descriptor)\(\s*").unwrap();
     let mut metrics = Vec::new();
     for (path, text) in sources.iter().filter(|(_, text)| text.contains("prometheus_client")) {

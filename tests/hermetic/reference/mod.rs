@@ -9,17 +9,13 @@ mod page;
 mod reasons;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use inplace::api::crd;
 use inplace::api::request::Request;
 use inplace::api::status::Status;
-use regex::Regex;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
-
-use crate::sources::sources;
 
 #[test]
 fn reference_of_the_kinds() {
@@ -92,23 +88,4 @@ fn request() -> Value {
 fn schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     serde_json::to_value(settings.into_generator().into_root_schema_for::<T>()).unwrap()
-}
-
-/// The sources of the program, without their tests: path and text.
-fn product() -> Vec<(PathBuf, String)> {
-    let mut found = sources();
-    let declared = Regex::new(r"#\[cfg\(test\)\]\s+(?:pub(?:\([a-z ]+\))? )?mod (\w+);").unwrap();
-    let mut tests = Vec::new();
-    for (path, text) in &found {
-        let is_folder = ["mod.rs", "lib.rs", "main.rs"].iter().any(|name| path.ends_with(name));
-        let folder = if is_folder { path.parent().unwrap().to_owned() } else { path.with_extension("") };
-        tests.extend(declared.captures_iter(text).map(|module| folder.join(&module[1])));
-    }
-    found.retain(|(path, _)| !tests.iter().any(|test| path.with_extension("").starts_with(test)));
-    for (_, text) in &mut found {
-        if let Some(end) = text.find("#[cfg(test)]\nmod tests {") {
-            text.truncate(end);
-        }
-    }
-    found
 }

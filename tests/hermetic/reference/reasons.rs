@@ -6,6 +6,8 @@ use std::fs;
 
 use regex::Regex;
 
+use crate::sources::product;
+
 const PAGE: &str = "docs/reference/events.md";
 
 /// Reasons that the code makes of the names of variants.
@@ -67,7 +69,7 @@ fn words() -> BTreeSet<String> {
     let word = Regex::new(r#""([A-Z][a-z]+(?:[A-Z][A-Za-z]*)*)""#).unwrap();
     let name = Regex::new(NAMES).unwrap();
     let mut words = BTreeSet::new();
-    for (path, text) in super::product() {
+    for (path, text) in product() {
         // The fields of other programs: manifests of pods, and the runtime.
         if path.starts_with("src/cri") || path.starts_with("src/api/manifest") {
             continue;

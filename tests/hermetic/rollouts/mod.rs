@@ -51,9 +51,9 @@ impl RolloutFixture {
     }
 
     /// The user changes the spec.
-    fn rollout(&self, rollout: &str, deed: impl FnOnce(&mut Value)) {
+    fn rollout(&self, rollout: &str, change: impl FnOnce(&mut Value)) {
         self.fixture.api.edit_of("inplacerollouts", "shop", rollout, |object| {
-            deed(&mut object["spec"]);
+            change(&mut object["spec"]);
             object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_i64().unwrap() + 1);
         });
     }

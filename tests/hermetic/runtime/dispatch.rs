@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tonic::{Code, Response, Status};
 
 use super::calls::Outcome;
-use super::faults::{Deed, Fault, Plan};
+use super::faults::{Change, Fault, Plan};
 use super::server::Shared;
 
 impl Shared {
@@ -107,10 +107,10 @@ impl Shared {
         pending().await
     }
 
-    fn act(&self, deeds: &[Deed]) {
-        for deed in deeds {
-            let mut deed = deed.lock().unwrap_or_else(PoisonError::into_inner);
-            self.change(|model| deed(model));
+    fn act(&self, changes: &[Change]) {
+        for change in changes {
+            let mut change = change.lock().unwrap_or_else(PoisonError::into_inner);
+            self.change(|model| change(model));
         }
     }
 }

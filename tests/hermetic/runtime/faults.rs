@@ -36,12 +36,12 @@ pub(crate) enum Fault {
 }
 
 /// A change of the model that stands for another client.
-pub(super) type Deed = Arc<Mutex<dyn FnMut(&mut Model) + Send>>;
+pub(super) type Change = Arc<Mutex<dyn FnMut(&mut Model) + Send>>;
 
 enum Act {
     Fault(Fault),
-    Before(Deed),
-    After(Deed),
+    Before(Change),
+    After(Change),
 }
 
 struct Rule {
@@ -61,8 +61,8 @@ pub(super) struct Rules(Mutex<Vec<Rule>>);
 #[derive(Default)]
 pub(super) struct Plan {
     pub(super) fault: Option<Fault>,
-    pub(super) before: Vec<Deed>,
-    pub(super) after: Vec<Deed>,
+    pub(super) before: Vec<Change>,
+    pub(super) after: Vec<Change>,
 }
 
 impl Rules {
@@ -79,8 +79,8 @@ impl Rules {
             }
             match &rule.act {
                 Act::Fault(fault) => plan.fault = plan.fault.or(Some(*fault)),
-                Act::Before(deed) => plan.before.push(Arc::clone(deed)),
-                Act::After(deed) => plan.after.push(Arc::clone(deed)),
+                Act::Before(change) => plan.before.push(Arc::clone(change)),
+                Act::After(change) => plan.after.push(Arc::clone(change)),
             }
         }
         plan
@@ -133,13 +133,13 @@ impl<'a> On<'a> {
     }
 
     /// Changes the model right before the effect.
-    pub(crate) fn first(self, deed: impl FnMut(&mut Model) + Send + 'static) {
-        self.add(Act::Before(Arc::new(Mutex::new(deed))));
+    pub(crate) fn first(self, change: impl FnMut(&mut Model) + Send + 'static) {
+        self.add(Act::Before(Arc::new(Mutex::new(change))));
     }
 
     /// Changes the model right after the effect, before the answer.
-    pub(crate) fn then(self, deed: impl FnMut(&mut Model) + Send + 'static) {
-        self.add(Act::After(Arc::new(Mutex::new(deed))));
+    pub(crate) fn then(self, change: impl FnMut(&mut Model) + Send + 'static) {
+        self.add(Act::After(Arc::new(Mutex::new(change))));
     }
 
     fn add(self, act: Act) {

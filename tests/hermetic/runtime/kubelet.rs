@@ -14,7 +14,7 @@ impl Model {
     /// container, with another image if `image` is given. Returns the ID, or the error of the runtime.
     pub(crate) fn kubelet_creates(&mut self, what: &str, image: Option<&str>) -> Result<String, Status> {
         let newest = self.instances(what).last().copied().cloned();
-        let newest = newest.unwrap_or_else(|| panic!("no life of {what} to follow"));
+        let newest = newest.unwrap_or_else(|| panic!("no instance of {what} to follow"));
         let mut config = newest.config.clone();
         // Labels that others have added are not in the pod's spec.
         config.labels.remove(annotation::OPERATION);

@@ -28,12 +28,12 @@ mod faults;
 mod image_service;
 mod images;
 mod kubelet;
+mod messages;
 mod model;
 mod parts;
 mod pod;
 mod runtime_service;
 mod server;
-mod shown;
 mod tests;
 mod verbose;
 
@@ -204,13 +204,13 @@ impl Fake {
     }
 
     /// Changes the model right after the next call of this name takes effect, before its answer.
-    pub(crate) fn after(&self, call: &'static str, deed: impl FnMut(&mut Model) + Send + 'static) {
-        self.on(call).then(deed);
+    pub(crate) fn after(&self, call: &'static str, change: impl FnMut(&mut Model) + Send + 'static) {
+        self.on(call).then(change);
     }
 
     /// Changes the model right before the next call of this name takes effect.
-    pub(crate) fn before(&self, call: &'static str, deed: impl FnMut(&mut Model) + Send + 'static) {
-        self.on(call).first(deed);
+    pub(crate) fn before(&self, call: &'static str, change: impl FnMut(&mut Model) + Send + 'static) {
+        self.on(call).first(change);
     }
 
     /// The runtime restarts instead of answering the next call of this name, which has no effect.

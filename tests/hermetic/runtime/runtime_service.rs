@@ -9,10 +9,10 @@ use tokio::time::{sleep, timeout};
 use tonic::{Request, Response, Status};
 
 use super::containers::{missing, not_running};
+use super::messages::{container_status, listed_container, listed_sandbox, sandbox_status, state_of};
 use super::model::Model;
 use super::parts::{Container, Sandbox, about};
 use super::server::Service;
-use super::shown::{container_status, listed_container, listed_sandbox, sandbox_status, state_of};
 use super::verbose;
 
 type Answer<T> = Result<Response<T>, Status>;

@@ -132,10 +132,10 @@ impl Shared {
     }
 
     /// Reads the model after all due events are applied.
-    pub(super) fn read<R>(&self, look: impl FnOnce(&Model) -> R) -> R {
+    pub(super) fn read<R>(&self, poll: impl FnOnce(&Model) -> R) -> R {
         let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         model.settle();
-        look(&model)
+        poll(&model)
     }
 
     /// Changes the model after all due events are applied.
@@ -149,11 +149,11 @@ impl Shared {
         result
     }
 
-    /// Waits until `look` returns a value.
-    pub(super) async fn until<R>(&self, mut look: impl FnMut(&Model) -> Option<R>) -> R {
+    /// Waits until `poll` returns a value.
+    pub(super) async fn until<R>(&self, mut poll: impl FnMut(&Model) -> Option<R>) -> R {
         let mut changed = self.changed.subscribe();
         loop {
-            if let Some(found) = self.read(&mut look) {
+            if let Some(found) = self.read(&mut poll) {
                 return found;
             }
             drop(changed.changed().await);

@@ -24,7 +24,7 @@ async fn shop() -> (Fake, Client) {
 }
 
 #[tokio::test]
-async fn a_restart_is_told_in_full() {
+async fn a_restart_is_reported_in_full() {
     let (fake, mut client) = shop().await;
     let old = fake.only("app");
     stop(&mut client, &old.id, 30).await.unwrap();

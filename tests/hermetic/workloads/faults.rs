@@ -114,7 +114,7 @@ async fn a_pod_that_is_gone_before_it_is_written_is_replaced() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_made_is_told_persistently_in_few_events_and_made_once_it_can_be() {
+async fn what_cannot_be_created_is_reported_in_few_events_and_created_once_it_can_be() {
     let fixture = Fixture::start().await;
     fixture.api.on("POST pod").times(24).fault(Fault::Answer(403, "exceeded quota: pods=0"));
     let _controller = fixture.controller();

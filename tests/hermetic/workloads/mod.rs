@@ -81,9 +81,9 @@ impl Fixture {
     }
 
     /// The user changes the spec.
-    fn spec(&self, deed: impl FnOnce(&mut Value)) {
+    fn spec(&self, change: impl FnOnce(&mut Value)) {
         self.api.edit_of("gamedeployments", "shop", "web", |web| {
-            deed(&mut web["spec"]);
+            change(&mut web["spec"]);
             web["metadata"]["generation"] = json!(web["metadata"]["generation"].as_i64().unwrap() + 1);
         });
     }

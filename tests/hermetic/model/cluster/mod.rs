@@ -21,6 +21,7 @@ use self::world::{ALIAS, NEW, OLD, World, image_id, name_of};
 use super::{Agent, ID, cases, epoch, ms, search};
 
 mod checks;
+mod execute;
 mod kubelet;
 mod scenario;
 mod world;
@@ -321,7 +322,7 @@ fn a_fence_that_does_not_run_is_collected_and_the_search_finds_what_comes_of_it(
 }
 
 #[test]
-fn by_the_image_alone_the_search_finds_a_life_that_does_not_last() {
+fn by_the_image_alone_the_search_finds_an_instance_that_does_not_last() {
     // Restarts through the spec, of a container that crashes before its kubelet has received the change.
     let worlds = scenario().prop_map(|scenario| Scenario {
         swaps: vec![false],

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Fixture, Load, is_ready, restarts};
-use crate::{agent::Agent, pod::eventually};
+use crate::{agent::Agent, support::wait::eventually};
 
 fn phase_of(fixture: &Fixture<'_>, name: &str) -> Value {
     fixture.rollout(name)["status"]["phase"].clone()

@@ -5,28 +5,31 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Fixture, condition, is_complete, object, same_but_restarted};
-use crate::{agent::Agent, cluster::Cluster, hook_runs::asked::Asked};
+use super::{Fixture, Part, condition, is_complete, object, same_but_restarted};
+use crate::{
+    agent::Agent,
+    cluster::Cluster,
+    hook_runs::measurements::published_server,
+    support::{http_server::HttpServer, parts::Parts},
+};
 
 #[test]
 fn no_pod_is_lost_by_an_update_a_claim_or_an_orphaned_history() {
     let cluster = Cluster::own();
     let _agent = Agent::start(&cluster, &[]);
     let _controller = Agent::controller(&cluster, "one");
-    let asked = Asked::start(&cluster.node().ip);
-    std::thread::scope(|scope| {
-        for part in [
-            the_originals_stay_and_the_pod_that_stands_in_goes,
-            a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many,
-            pods_that_wait_for_their_hook_stay,
-            pods_that_failed_go_back_and_stay,
-            a_pod_waits_for_its_claim,
-            what_was_orphaned_is_taken_over_as_it_is,
-        ] {
-            let (cluster, asked) = (&cluster, &asked);
-            scope.spawn(move || part(cluster, asked));
-        }
-    });
+    let published = published_server(&cluster.node().ip);
+    let parts = Parts::default();
+    let all: [(_, Part); 6] = [
+        ("surge pods of an update", the_originals_stay_and_the_pod_that_stands_in_goes),
+        ("surge pods of a scale-in", a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many),
+        ("pods that wait", pods_that_wait_for_their_hook_stay),
+        ("pods that failed", pods_that_failed_go_back_and_stay),
+        ("a claim", a_pod_waits_for_its_claim),
+        ("orphaned objects", what_was_orphaned_is_taken_over_as_it_is),
+    ];
+    let (cluster, published) = (&cluster, &published);
+    parts.run_all(all.map(|(name, part)| (name, move || part(cluster, published))));
     // Requests that only the quota refused were permitted by the role.
     let mut denied = cluster.denied();
     denied.retain(|line| line["annotations"]["authorization.k8s.io/decision"] != "allow");
@@ -59,7 +62,7 @@ fn only_originals_are_left(
     after
 }
 
-fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &Asked) {
+fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &HttpServer) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "surging" };
     fixture.apply(&surging("surging", 1, &json!({})));
     fixture.until("two pods are there", |status| is_complete(status, 2));
@@ -75,7 +78,7 @@ fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &Ask
 }
 
 /// Four original pods and two surge pods; then the workload is scaled to three.
-fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluster, _: &Asked) {
+fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluster, _: &HttpServer) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "shrinking" };
     let more = json!({"replicas": 4, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 2,
         "inPlaceUpdateStrategy": {"gracePeriodSeconds": 5}}});
@@ -112,8 +115,8 @@ fn is_deletion(write: &Value, beginning: &str) -> bool {
         && object["name"].as_str().is_some_and(|name| name.starts_with(beginning))
 }
 
-fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, asked: &Asked) {
-    super::parts::template(cluster, "surge-hook", &asked.address, 30);
+fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, published: &HttpServer) {
+    super::canary::template(cluster, "surge-hook", published.address, 30);
     let hook = json!({"preInplaceUpdateStrategy": {"hook": {"templateName": "surge-hook"}}});
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "asking" };
     fixture.apply(&surging("asking", 2, &hook));
@@ -127,7 +130,7 @@ fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, asked: &Asked) {
     fixture.delete();
 }
 
-fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &Asked) {
+fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &HttpServer) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "failing" };
     // With `maxUnavailable: 0` no pod would be started, because the surge pod has the same broken image.
     let strategy = json!({"updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1, "maxSurge": 1}});
@@ -146,7 +149,7 @@ fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &Asked) {
     fixture.delete();
 }
 
-fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &Asked) {
+fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &HttpServer) {
     let quota = |most: u32| {
         cluster.apply(&json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "claims", "namespace": "default"},
             "spec": {"hard": {"persistentvolumeclaims": most.to_string()}}}).to_string());
@@ -181,7 +184,7 @@ fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &Asked) {
     fixture.delete();
 }
 
-fn what_was_orphaned_is_taken_over_as_it_is(cluster: &Cluster, _: &Asked) {
+fn what_was_orphaned_is_taken_over_as_it_is(cluster: &Cluster, _: &HttpServer) {
     for (name, way) in [("left-replaced", "RollingUpdate"), ("left-in-place", "InplaceUpdate")] {
         let fixture = Fixture { cluster, kind: "gamedeployment", name };
         let whole = |image: &str| {

@@ -27,14 +27,14 @@ async fn what_is_let_go_is_taken_at_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_told_stays_where_it_is() {
+async fn a_result_that_cannot_be_written_stays_where_it_is() {
     let fixture = Fixture::start().await;
     fixture.put("drain", &polls(&fixture));
     let running = fixture.runner(CONTROLLER).await;
     fixture.until("it measures", "drain", |run| Fixture::measured(run) >= 2).await;
     running.ownership.send_replace(Ownership::Unknown);
     fixture.put("other", &polls(&fixture));
-    let known = fixture.asked.count();
+    let known = fixture.measurements();
     fixture
         .until("it goes on", "drain", |run| {
             run["status"]["metricResults"][0]["successful"].as_u64().is_some_and(|count| count >= known + 3)
@@ -57,7 +57,7 @@ async fn what_is_taken_away_stops_before_it_begins_elsewhere() {
     fixture.until("the controller measures", "drain", |run| Fixture::successful(run) >= stored + 3).await;
     // Between the last measurement of the first runner and the first one of the second there is a pause, for most
     // of the delay.
-    let longest = fixture.asked.longest_pause();
+    let longest = fixture.longest_pause();
     assert!(longest >= TERMS.fence / 3, "measured while it was handed over: {longest:?}");
     assert_eq!(Fixture::runner_of(&fixture.run("drain")), Some(CONTROLLER));
 }
@@ -78,5 +78,5 @@ async fn one_of_two_that_come_at_once_gets_it() {
         let run = fixture.phase(&format!("run-{number}"), "Successful").await;
         assert_eq!(Fixture::measured(&run), 2);
     }
-    assert_eq!(fixture.asked.count(), 12);
+    assert_eq!(fixture.measurements(), 12);
 }

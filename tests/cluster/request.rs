@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::Cluster,
-    facts::Instance,
-    pod::{Pod, container, eventually, is_ready},
+    pod::{Pod, container, is_ready},
+    support::facts::Instance,
+    support::wait::eventually,
 };
 
 /// One container, `app`, that stops immediately on SIGTERM.

@@ -1,18 +1,14 @@
 //! Reads the state of a pod on its node through the runtime and the kernel, independent of the program under test.
 
-#![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
-
-use std::{
-    collections::BTreeMap,
-    fs, thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fs};
 
 use inplace::cri::{
     client::Client,
     endpoint::Endpoint,
     proto::v1::{ContainerState, ContainerStatus},
 };
+
+use super::{process::Process, wait::eventually};
 
 /// The state of a pod as the runtime and the kernel report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +48,7 @@ pub(crate) struct Instance {
 }
 
 /// Reads the pod with that uid through the runtime.
-pub(crate) async fn look(endpoint: &str, uid: &str) -> Facts {
+pub(crate) async fn observe(endpoint: &str, uid: &str) -> Facts {
     let client = Client::new(&Endpoint::parse(endpoint).unwrap(), None);
     let label = Some(("io.kubernetes.pod.uid", uid));
     let [sandbox] = client.sandboxes(label).await.unwrap().try_into().unwrap();
@@ -135,7 +131,7 @@ impl Instance {
             started_at: status.started_at,
             finished_at: status.finished_at,
             pid,
-            ticks: ticks(pid).unwrap_or_default(),
+            ticks: Process(pid).started().unwrap_or_default(),
             version: version.trim().to_owned(),
             namespaces: format!("{} {}", namespace("net").display(), namespace("ipc").display()),
         }
@@ -146,21 +142,10 @@ impl Instance {
 /// running shortly before; until then the process is the runtime's own, and its root folder cannot be read. Returns
 /// at once for a process that has exited.
 fn await_program(pid: u32) {
-    let end = Instant::now() + Duration::from_secs(20);
-    let is_runtime = || {
+    eventually("a process that executes its program", || {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        name.starts_with("runc")
-    };
-    while is_runtime() {
-        assert!(Instant::now() < end, "process {pid} does not execute its program");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// The start time of a process.
-fn ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+        (!name.starts_with("runc")).then_some(())
+    });
 }
 
 fn files(folder: &str) -> BTreeMap<String, String> {

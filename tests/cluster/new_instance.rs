@@ -8,9 +8,10 @@ use serde_json::json;
 
 use crate::{
     agent::Agent,
-    asked::{adopted, restart, swap},
     cluster::Cluster,
-    pod::{Pod, container, eventually_or, is_ready},
+    pod::{Pod, container, is_ready},
+    request::{adopted, restart, swap},
+    support::wait::eventually_or,
 };
 
 /// Each instance logs its number.
@@ -19,22 +20,22 @@ terminationGracePeriodSeconds: 2
 containers:
 - name: app
   image: lab/app:v1
-  command: [sh, -c, 'echo x >>/dev/shm/lives; echo life $(wc -l </dev/shm/lives); exec app']
+  command: [sh, -c, 'echo x >>/dev/shm/starts; echo start $(wc -l </dev/shm/starts); exec app']
 ";
 
 #[test]
-fn the_log_of_the_life_before_is_there_to_be_read() {
+fn the_log_of_the_previous_instance_can_be_read() {
     let cluster = Cluster::shared();
     Agent::shared();
     let pod = Pod::run(cluster, "logs", NUMBERED);
     let log = |more: &[&str]| cluster.kubectl(&[&["logs", pod.name.as_str()], more].concat());
-    assert_eq!(log(&[]), "life 1\n");
+    assert_eq!(log(&[]), "start 1\n");
     let mut read = 0;
     for cycle in 1..=3 {
         let status = restart(&pod, "app", json!({}), Phase::Succeeded);
         assert_eq!(status.containers[0].engine, Engine::Recreate);
         let instance = adopted(&pod, "app", "lab/app:v1");
-        assert_eq!((instance.attempt, log(&[])), (cycle, format!("life {}\n", cycle + 1)));
+        assert_eq!((instance.attempt, log(&[])), (cycle, format!("start {}\n", cycle + 1)));
         // Once a minute the kubelet collects exited containers and keeps the newest: for a moment that is the
         // fence. Then it reports no previous instance.
         let reported = container(&pod.get(), "app").unwrap().last_state.clone();
@@ -43,7 +44,7 @@ fn the_log_of_the_life_before_is_there_to_be_read() {
             instance.pid == 0 && dead.as_deref().is_some_and(|dead| dead.ends_with(&instance.id))
         });
         if before {
-            assert_eq!(log(&["--previous"]), format!("life {cycle}\n"));
+            assert_eq!(log(&["--previous"]), format!("start {cycle}\n"));
             read += 1;
         }
     }
@@ -71,7 +72,7 @@ containers:
 ";
 
 #[test]
-fn a_new_life_that_its_liveness_probe_calls_dead_is_restarted_by_its_kubelet() {
+fn a_new_instance_whose_liveness_probe_fails_is_restarted_by_its_kubelet() {
     Agent::shared();
     thread::scope(|scope| {
         scope.spawn(dies_later);

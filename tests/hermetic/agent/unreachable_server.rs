@@ -20,14 +20,14 @@ async fn cut_off_in_the_middle(fixture: &Fixture) {
 }
 
 #[tokio::test]
-async fn an_end_that_nobody_could_hear_is_told_when_the_server_is_back() {
+async fn an_end_without_an_api_server_is_reported_when_the_server_is_back() {
     let fixture = Arc::new(Fixture::found().await);
     fixture.pod("web-0");
     let _agent = fixture.agent().await;
     cut_off_in_the_middle(&fixture).await;
     fixture
         .runtime
-        .until("the new life", |model| {
+        .until("the new instance", |model| {
             model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
         })
         .await;
@@ -54,7 +54,7 @@ async fn what_a_process_left_open_is_taken_up_without_the_server_and_not_withdra
     let _agent = fixture.agent_in_the_dark();
     fixture
         .runtime
-        .until("the new life", |model| {
+        .until("the new instance", |model| {
             model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
         })
         .await;
@@ -84,7 +84,7 @@ async fn a_request_that_was_open_and_is_withdrawn_before_anything_is_touched_end
 }
 
 #[tokio::test]
-async fn what_is_wished_in_the_silence_is_done_after_it() {
+async fn what_is_requested_during_the_outage_is_done_after_it() {
     let fixture = Arc::new(Fixture::found().await);
     fixture.pod("web-0");
     fixture.pod("web-1");
@@ -96,7 +96,7 @@ async fn what_is_wished_in_the_silence_is_done_after_it() {
     fixture.pod_request("web-1", Some("restart app"));
     fixture
         .runtime
-        .until("the new life", |model| {
+        .until("the new instance", |model| {
             model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
         })
         .await;
@@ -152,7 +152,7 @@ async fn silence_of_the_server_is_not_held_against_a_container() {
     fixture.api.mute(true);
     fixture
         .runtime
-        .until("the new life", |model| {
+        .until("the new instance", |model| {
             model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
         })
         .await;
@@ -168,7 +168,7 @@ async fn silence_of_the_server_is_not_held_against_a_container() {
 }
 
 #[tokio::test]
-async fn a_container_that_is_not_ready_in_time_is_told_so_after_one_more_look() {
+async fn a_container_that_is_not_ready_in_time_is_reported_after_one_more_observation() {
     let fixture = Arc::new(Fixture::found().await);
     fixture.pod_with("web-0", |pod| {
         super::close(pod, "True", inplace::api::annotation::GATE_READY);

@@ -64,7 +64,7 @@ impl Connection {
 }
 
 #[tokio::test]
-async fn whoever_is_told_to_stop_takes_leave_of_every_connection_while_it_answers() {
+async fn a_server_that_is_to_stop_closes_every_connection_while_it_answers() {
     let (fixture, replica) = Fixture::settled().await;
     let mut used = Connection::to(&fixture, &replica).await;
     let mut rests = Connection::to(&fixture, &replica).await;

@@ -2,6 +2,7 @@
 
 use super::super::api_server::Fault;
 use super::*;
+use crate::support::wait::until;
 
 #[tokio::test]
 async fn what_was_measured_is_not_measured_again_after_a_restart() {
@@ -14,7 +15,7 @@ async fn what_was_measured_is_not_measured_again_after_a_restart() {
     let run = fixture.phase("drain", "Successful").await;
     assert_eq!(Fixture::measured(&run), 4, "{run}");
     // The measurement that is running at the end of the first runner is not stored, and is repeated.
-    assert!((4..=5).contains(&fixture.asked.count()), "{} were made: {run}", fixture.asked.count());
+    assert!((4..=5).contains(&fixture.measurements()), "{} were made: {run}", fixture.measurements());
 }
 
 #[tokio::test]
@@ -23,23 +24,16 @@ async fn what_was_being_measured_is_measured_again() {
     fixture.put("drain", &fixture.metric("/hang", &json!({})));
     let first = fixture.runner(AGENT).await;
     fixture.api.arrived("PATCH hookrun/status", 1).await;
-    fixture
-        .api
-        .patiently("it is asked", async {
-            while fixture.asked.count() == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        })
-        .await;
+    fixture.api.patiently("the hook server is queried", until(|| fixture.measurements() > 0)).await;
     drop(first);
     fixture.api.edit_of("hookruns", "shop", "drain", |run| {
         run["spec"]["metrics"][0]["provider"]["web"]["url"] =
-            json!(format!("http://{}/", fixture.asked.address));
+            json!(format!("http://{}/", fixture.hook_server.address));
     });
     let _second = fixture.runner(AGENT).await;
     let run = fixture.phase("drain", "Successful").await;
     assert_eq!(Fixture::measured(&run), 1, "{run}");
-    assert_eq!(fixture.asked.count(), 2);
+    assert_eq!(fixture.measurements(), 2);
 }
 
 #[tokio::test]
@@ -69,14 +63,14 @@ async fn a_status_is_written_until_it_is_there_and_nothing_is_measured_twice() {
         let name =
             format!("{fault:?}").to_lowercase().replace(|other: char| !other.is_ascii_alphanumeric(), "-");
         let name = name.trim_matches('-');
-        let before = fixture.asked.count();
+        let before = fixture.measurements();
         for call in ["PATCH hookrun", "PATCH hookrun/status"] {
             fixture.api.on(call).times(2).fault(fault);
         }
         let running = fixture.runner(AGENT).await;
         fixture.put(name, &fixture.metric("/", &json!({"count": 2, "interval": "100ms"})));
         let run = fixture.phase(name, "Successful").await;
-        assert_eq!((Fixture::measured(&run), fixture.asked.count() - before), (2, 2), "{fault:?}: {run}");
+        assert_eq!((Fixture::measured(&run), fixture.measurements() - before), (2, 2), "{fault:?}: {run}");
         drop(running);
     }
 }
@@ -90,9 +84,9 @@ async fn without_a_word_from_the_api_server_nothing_is_measured() {
     fixture.api.go_away().await;
     // Long after the lapse nothing is measured.
     tokio::time::sleep(TERMS.lapse * 2).await;
-    let quiet = fixture.asked.count();
+    let quiet = fixture.measurements();
     tokio::time::sleep(TERMS.lapse).await;
-    assert_eq!(fixture.asked.count(), quiet);
+    assert_eq!(fixture.measurements(), quiet);
     fixture.api.come_back().await;
     fixture
         .until("it measures again", "drain", |run| {
@@ -106,7 +100,7 @@ async fn without_a_word_from_the_api_server_nothing_is_measured() {
     });
     let run = fixture.phase("drain", "Successful").await;
     let stored = run["status"]["metricResults"][0]["successful"].as_u64().unwrap();
-    let asked = fixture.asked.count();
+    let asked = fixture.measurements();
     assert!(stored <= asked && asked <= stored + 2, "{stored} of {asked} measurements are stored");
 }
 

@@ -47,8 +47,8 @@ async fn serve(shared: &Arc<Shared>) {
         let listener = TcpListener::bind(wanted).await.unwrap();
         shared.address.get_or_init(|| listener.local_addr().unwrap());
         shared.move_on(Presence::Coming, Presence::Up);
-        let door = Door { listener, shared: Arc::clone(shared) };
-        let server = std::future::IntoFuture::into_future(axum::serve(door, http::router(shared)));
+        let recorded = Recorded { listener, shared: Arc::clone(shared) };
+        let server = std::future::IntoFuture::into_future(axum::serve(recorded, http::router(shared)));
         tokio::select! {
             ended = server => panic!("the server ended: {ended:?}"),
             _ = presence.wait_for(|presence| *presence == Presence::Going) => {}
@@ -59,12 +59,12 @@ async fn serve(shared: &Arc<Shared>) {
 }
 
 /// Keeps a second handle of each connection, to close the connection without the server's participation.
-struct Door {
+struct Recorded {
     listener: TcpListener,
     shared: Arc<Shared>,
 }
 
-impl Listener for Door {
+impl Listener for Recorded {
     type Io = TcpStream;
     type Addr = SocketAddr;
 
@@ -103,15 +103,15 @@ impl Shared {
     }
 
     /// Reads the store without a notification.
-    pub(super) fn read<R>(&self, look: impl FnOnce(&Store) -> R) -> R {
-        look(&self.store.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn read<R>(&self, poll: impl FnOnce(&Store) -> R) -> R {
+        poll(&self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until `look` finds something in the store.
-    pub(super) async fn until<R>(&self, mut look: impl FnMut(&Store) -> Option<R>) -> R {
+    /// Waits until `poll` finds something in the store.
+    pub(super) async fn until<R>(&self, mut poll: impl FnMut(&Store) -> Option<R>) -> R {
         let mut changed = self.changed.subscribe();
         loop {
-            if let Some(found) = self.read(&mut look) {
+            if let Some(found) = self.read(&mut poll) {
                 return found;
             }
             drop(changed.changed().await);

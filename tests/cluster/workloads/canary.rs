@@ -1,13 +1,15 @@
 //! Canary steps, the hook after an update, and volume claims.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
 
 use super::{Fixture, condition, is_complete, object, same_but_restarted};
-use crate::{cluster::Cluster, hook_runs::asked::Asked};
+use crate::{cluster::Cluster, support::http_server::HttpServer};
 
 /// Applies a template whose hook requests its own name from `address` once, and expects more than `wanted`; the
 /// server returns 45.
-pub(super) fn template(cluster: &Cluster, name: &str, address: &str, wanted: u32) {
+pub(super) fn template(cluster: &Cluster, name: &str, address: SocketAddr, wanted: u32) {
     let metric = json!({"name": "webtest", "count": 1, "successCondition": format!("asInt(result) > {wanted}"),
         "provider": {"web": {"url": format!("http://{address}/{name}"), "jsonPath": "{$.age}"}}});
     let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
@@ -15,8 +17,8 @@ pub(super) fn template(cluster: &Cluster, name: &str, address: &str, wanted: u32
     cluster.apply(&template.to_string());
 }
 
-pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Cluster, asked: &Asked) {
-    template(cluster, "step", &asked.address, 30);
+pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Cluster, published: &HttpServer) {
+    template(cluster, "step", published.address, 30);
     let steps =
         json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"hook": {"templateName": "step"}}]);
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "steps" };
@@ -29,7 +31,7 @@ pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Clus
         }),
     ));
     fixture.until("four pods are there, and no step was asked for", |status| is_complete(status, 4));
-    assert_eq!(asked.count("/step"), 0);
+    assert_eq!(published.count("/step"), 0);
     let before = fixture.pods();
 
     fixture.image("lab/app:v2");
@@ -41,19 +43,22 @@ pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Clus
         "{status:#}"
     );
     assert_eq!(fixture.get()["spec"]["updateStrategy"]["paused"], true);
-    assert_eq!(asked.count("/step"), 0);
+    assert_eq!(published.count("/step"), 0);
 
     fixture.patch(&json!({"spec": {"updateStrategy": {"paused": false}}}));
     let status = fixture.until("it is complete", |status| is_complete(status, 4));
-    assert_eq!((asked.count("/step"), &status["currentStepIndex"]), (1, &json!(4)), "{status:#}");
+    assert_eq!((published.count("/step"), &status["currentStepIndex"]), (1, &json!(4)), "{status:#}");
     for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
     }
     fixture.delete();
 }
 
-pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(cluster: &Cluster, asked: &Asked) {
-    template(cluster, "check", &asked.address, 100);
+pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(
+    cluster: &Cluster,
+    published: &HttpServer,
+) {
+    template(cluster, "check", published.address, 100);
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "checked" };
     fixture.apply(&object(
         "GameDeployment",
@@ -71,9 +76,9 @@ pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(cluster: &C
     let failed = |status: &Value| condition(status, "UpdateFailed")["status"] == "True";
     let status = fixture.until("the hook has failed", failed);
     assert_eq!((&status["readyReplicas"], &status["updatedReplicas"]), (&json!(1), &json!(0)), "{status:#}");
-    assert_eq!((image(), asked.count("/check")), (before.clone(), 1));
+    assert_eq!((image(), published.count("/check")), (before.clone(), 1));
 
-    template(cluster, "check", &asked.address, 30);
+    template(cluster, "check", published.address, 30);
     fixture.patch(&json!({"spec": {"postInplaceUpdateStrategy": {"retry": true}}}));
     let status = fixture.until("it is complete", |status| is_complete(status, 1));
     assert_ne!(image(), before);
@@ -82,7 +87,7 @@ pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(cluster: &C
     fixture.delete();
 }
 
-pub(super) fn claims_stay_and_are_found_again(cluster: &Cluster, _: &Asked) {
+pub(super) fn claims_stay_and_are_found_again(cluster: &Cluster, _: &HttpServer) {
     for ordinal in 0..2 {
         let path = cluster.node().dir.join(format!("kept-{ordinal}"));
         let volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("kept-{ordinal}")},

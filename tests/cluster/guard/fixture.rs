@@ -1,0 +1,221 @@
+//! A cluster with the webhooks of the delete guard, and what a test does and observes there. Decides nothing about the
+//! guard.
+
+use std::{
+    net::TcpListener,
+    process::{Child, Stdio},
+};
+
+use inplace::controller::admission::{CONFIGURATION, GATE_CONFIGURATION};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::DeleteParams};
+use serde_json::{Value, json};
+
+use super::{GUARD, LONG};
+use crate::{
+    agent::Agent,
+    cluster::Cluster,
+    support::{hook_server::HookServer, wait::eventually_slowly},
+    traffic::now,
+};
+
+pub(super) struct Fixture<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) hook_server: HookServer,
+    /// The port of the webhooks.
+    pub(super) port: u16,
+}
+
+impl<'a> Fixture<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self { cluster, hook_server: HookServer::open(), port }
+    }
+
+    pub(super) fn controller(&self, name: &str) -> Agent {
+        let listen = format!("127.0.0.1:{}", self.port);
+        Agent::controller_with(
+            self.cluster,
+            name,
+            &["--webhook-listen", &listen, "--webhook-names", "127.0.0.1"],
+        )
+    }
+
+    /// Installs the shipped configurations with URLs, and two hook templates: one that is polled until it
+    /// succeeds, one that is measured once.
+    pub(super) fn installed(&self) {
+        for (folder, kind, name) in [
+            ("base", "validatingwebhookconfiguration", CONFIGURATION),
+            ("readiness-gate", "mutatingwebhookconfiguration", GATE_CONFIGURATION),
+        ] {
+            let file = format!("{}/daemonset/{folder}/webhook.yaml", env!("CARGO_MANIFEST_DIR"));
+            self.kubectl(&["apply", "-f", &file]);
+            let configuration: Value =
+                serde_json::from_str(&self.kubectl(&["get", kind, name, "-o", "json"])).unwrap();
+            let webhooks = configuration["webhooks"].as_array().unwrap();
+            let by_url = |(at, webhook): (usize, &Value)| {
+                let config = format!("/webhooks/{at}/clientConfig");
+                let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap();
+                let url = format!("https://127.0.0.1:{}{path}", self.port);
+                [
+                    json!({"op": "remove", "path": format!("{config}/service")}),
+                    json!({"op": "add", "path": format!("{config}/url"), "value": url}),
+                ]
+            };
+            let patch: Vec<_> = webhooks.iter().enumerate().flat_map(by_url).collect();
+            self.kubectl(&["patch", kind, name, "--type=json", "-p", &json!(patch).to_string()]);
+        }
+        // Waits until the API server calls the webhook and trusts its certificate.
+        self.run("probe", "nothing");
+        self.until("the guard is in force", || {
+            let (_, reported) = self.tried(&["delete", "pod", "probe", "--dry-run=server"]);
+            reported
+                .contains("HookTemplate default/nothing of its pre-delete hook does not exist")
+                .then_some(())
+        });
+        for namespace in ["default", "closing"] {
+            let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+            self.cluster.apply(&space.to_string());
+            self.template(namespace, "leave", &json!({"interval": "200ms", "successfulLimit": 1}));
+            self.template(namespace, "once", &json!({"count": 1}));
+        }
+    }
+
+    pub(super) fn template(&self, namespace: &str, name: &str, more: &Value) {
+        let url =
+            format!("http://{}:{}/{{{{ args.PodName }}}}", self.cluster.node().ip, self.hook_server.port);
+        let mut metric = json!({"name": "webtest", "successCondition": "asInt(result) == 1",
+            "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}});
+        metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.cluster.apply(
+            &json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+            "metadata": {"name": name, "namespace": namespace}, "spec": {"metrics": [metric]}})
+            .to_string(),
+        );
+    }
+
+    /// The pod of the Deployment that is guarded now: its hook is being polled, and it is not terminating.
+    pub(super) fn held(&self) -> String {
+        self.until("a pod is held", || {
+            self.web().into_iter().find(|name| !self.hook_server.queries(name).is_empty())
+        })
+    }
+
+    /// The pods of the Deployment that run and are not terminating.
+    pub(super) fn web(&self) -> Vec<String> {
+        let list: Value =
+            serde_json::from_str(&self.kubectl(&["get", "pods", "-l", "app=web", "-o", "json"])).unwrap();
+        let stays = |pod: &&Value| {
+            pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+        list["items"].as_array().unwrap().iter().filter(stays).map(name).collect()
+    }
+
+    /// How long the pod has been Ready.
+    pub(super) fn ready_for(&self, pod: &str) -> SignedDuration {
+        let at = "jsonpath={.status.conditions[?(@.type==\"Ready\")].lastTransitionTime}";
+        let since: Timestamp = self.kubectl(&["get", "pod", pod, "-o", at]).trim().parse().unwrap();
+        now().duration_since(since)
+    }
+
+    pub(super) fn is_leaving(&self, pod: &str) -> bool {
+        let at = "jsonpath={.metadata.deletionTimestamp}";
+        !self.kubectl(&["get", "pod", pod, "-o", at, "--ignore-not-found"]).is_empty()
+    }
+
+    /// Waits until the pod is terminating or gone.
+    pub(super) fn gone(&self, pod: &str) {
+        self.until(&format!("{pod} is gone"), || {
+            let there = !self.kubectl(&["get", "pod", pod, "--ignore-not-found"]).is_empty();
+            (!there || self.is_leaving(pod)).then_some(())
+        });
+    }
+
+    pub(super) fn runs(&self, pod: &str) -> Vec<Value> {
+        let list: Value = serde_json::from_str(&self.kubectl(&["get", "hookruns", "-o", "json"])).unwrap();
+        let mut items = list["items"].as_array().unwrap().clone();
+        items.retain(|run| run["metadata"]["ownerReferences"][0]["name"] == pod);
+        items
+    }
+
+    pub(super) fn events(&self, pod: &str, reason: &str) -> String {
+        let select = format!("involvedObject.name={pod},reason={reason}");
+        self.until(&format!("the event {reason}"), || {
+            let reported = self.kubectl(&["get", "events", "--field-selector", &select, "--no-headers"]);
+            reported.contains(reason).then_some(reported)
+        })
+    }
+
+    // ---- actions ----
+
+    /// Runs a pod that is guarded by this hook; an empty name means an unguarded pod.
+    pub(super) fn run(&self, name: &str, hook: &str) {
+        self.run_in("default", name, hook);
+    }
+
+    pub(super) fn run_in(&self, namespace: &str, name: &str, hook: &str) {
+        let guarded = if hook.is_empty() { json!({}) } else { json!({GUARD: "true"}) };
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": guarded,
+                "annotations": {"inplace.dev/pre-delete-hook": hook}},
+            "spec": {"terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "app", "image": self.cluster.image("app:v1")}]}});
+        // The service account may not exist yet.
+        self.until("the pod is made", || {
+            let file = self.cluster.lab().dir.join(format!("{name}.json"));
+            std::fs::write(&file, pod.to_string()).unwrap();
+            self.tried(&["apply", "-f", file.to_str().unwrap()]).0.then_some(())
+        });
+        self.kubectl(&["wait", "--for=condition=Ready", "pod", name, "-n", namespace, "--timeout=60s"]);
+    }
+
+    pub(super) async fn deleted(&self, pod: &str) -> Result<(), (u16, String)> {
+        let api: Api<Pod> = Api::namespaced(self.cluster.client.clone(), "default");
+        api.delete(pod, &DeleteParams::default()).await.map(drop).map_err(said)
+    }
+
+    /// Uses kubectl, because kube's client would retry a 429 itself.
+    pub(super) fn evicted(&self, pod: &str, dry_run: bool) -> (bool, String) {
+        let file = self.cluster.lab().dir.join(format!("{pod}.eviction.json"));
+        std::fs::write(&file, json!({"metadata": {"name": pod, "namespace": "default"}}).to_string())
+            .unwrap();
+        let dry = if dry_run { "?dryRun=All" } else { "" };
+        let url = format!("/api/v1/namespaces/default/pods/{pod}/eviction{dry}");
+        self.tried(&["create", "--raw", &url, "-f", file.to_str().unwrap()])
+    }
+
+    pub(super) fn kubectl(&self, args: &[&str]) -> String {
+        self.cluster.kubectl(args)
+    }
+
+    /// Whether the command succeeded, and its output.
+    pub(super) fn tried(&self, args: &[&str]) -> (bool, String) {
+        let output = self.cluster.kubectl_command(args).output().unwrap();
+        (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    }
+
+    /// The command must be refused, and its output must contain all of `says`.
+    pub(super) fn refused(&self, args: &[&str], says: &[&str]) -> String {
+        let (done, reported) = self.tried(args);
+        assert!(!done && says.iter().all(|words| reported.contains(words)), "{args:?}, {says:?}: {reported}");
+        reported
+    }
+
+    pub(super) fn background(&self, args: &[&str]) -> Child {
+        self.cluster.kubectl_command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    pub(super) fn until<T>(&self, what: &str, poll: impl FnMut() -> Option<T>) -> T {
+        eventually_slowly(LONG, what, poll, || self.kubectl(&["get", "pods,hookruns,events", "-A"]))
+    }
+}
+
+/// Status code and message of an error.
+fn said(error: kube::Error) -> (u16, String) {
+    match error {
+        kube::Error::Api(status) => (status.code, status.message.clone()),
+        other => (0, other.to_string()),
+    }
+}

@@ -1,0 +1,98 @@
+//! The installed manifests as text: renders them with kustomize and with the chart. Runs kubectl, Go and Python, without
+//! network access.
+
+mod image;
+mod install;
+mod rights;
+mod values;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Objects by kind, namespace and name.
+type Objects = BTreeMap<(String, String, String), Value>;
+
+/// Compares object by object, so that a difference is readable.
+fn same(one: &Objects, other: &Objects) {
+    assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>());
+    for (key, object) in one {
+        assert_eq!(object, &other[key], "{key:?}");
+    }
+}
+
+fn key(kind: &str, namespace: &str, name: &str) -> (String, String, String) {
+    (kind.to_owned(), namespace.to_owned(), name.to_owned())
+}
+
+/// The pod of the only `DaemonSet`.
+fn pod(objects: &Objects) -> &Value {
+    let mut all = objects.iter().filter(|((kind, ..), _)| kind == "DaemonSet");
+    let (_, found) = all.next().unwrap();
+    assert!(all.next().is_none());
+    &found["spec"]["template"]["spec"]
+}
+
+fn kustomize(folders: &[&str]) -> Objects {
+    folders
+        .iter()
+        .flat_map(|folder| objects(&run("kubectl", &["kustomize", &format!("daemonset/{folder}")])))
+        .collect()
+}
+
+/// The chart's objects for a new cluster.
+fn chart(values: &Value) -> Objects {
+    chart_for("v1,admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy", values)
+}
+
+/// The chart's objects for a cluster with these API versions, including the folder `crds`, which Helm installs
+/// before the templates.
+fn chart_for(api_versions: &str, values: &Value) -> Objects {
+    let known = format!("CHART_API_VERSIONS={api_versions}");
+    let args = [&known, "bash", "tests/lab/chart.sh", "daemonset/chart", &values.to_string()];
+    let mut all = objects(&run("env", &args));
+    for kind in ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets", "inplacerollouts"] {
+        all.extend(objects(&read(format!("daemonset/chart/crds/{kind}.yaml"))));
+    }
+    all
+}
+
+/// Helm's own output, on machines that have it.
+fn helm(values: &Value) -> Option<Objects> {
+    Command::new("helm").arg("version").output().is_ok().then(|| helm_or_fail(values))
+}
+
+fn helm_or_fail(values: &Value) -> Objects {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("values.json");
+    std::fs::write(&file, values.to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    objects(&run("helm", &["template", "inplace", "daemonset/chart", "--include-crds", "--values", file]))
+}
+
+fn objects(text: &str) -> Objects {
+    let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    let mut found = Objects::new();
+    for object in all.into_iter().filter(|object| !object.is_null()) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let meta = &object["metadata"];
+        let key = (text(&object["kind"]), text(&meta["namespace"]), text(&meta["name"]));
+        assert!(found.insert(key.clone(), object).is_none(), "{key:?} is there twice");
+    }
+    found
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}; run: make setup"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}

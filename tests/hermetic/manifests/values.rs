@@ -1,0 +1,124 @@
+//! Each value of the chart changes something, and reaches the program.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{chart, key, pod, read};
+
+#[test]
+fn every_value_of_the_chart_does_something() {
+    let plain = chart(&json!({}));
+    let values: Value = serde_saphyr::from_str(&read("daemonset/chart/values.yaml")).unwrap();
+    let mut tried = BTreeSet::new();
+    for change in [
+        json!({"image": {"repository": "registry.example/inplace"}}),
+        json!({"image": {"tag": "v9"}}),
+        json!({"image": {"pullPolicy": "Always"}}),
+        json!({"imagePullSecrets": ["mine"]}),
+        json!({"namespace": {"name": "other"}}),
+        json!({"namespace": {"create": false}}),
+        json!({"runtimeSocket": "/run/k3s/containerd/containerd.sock"}),
+        json!({"imageDisk": "/data/containerd"}),
+        json!({"kubeletDir": "/var/lib/k0s/kubelet"}),
+        json!({"stateDir": "/data/inplace"}),
+        json!({"port": 9999}),
+        json!({"allowPullSecrets": true}),
+        json!({"restartOnSecretChange": true}),
+        json!({"admissionPolicy": {"enabled": false}}),
+        json!({"extraArgs": ["--log-json"]}),
+        json!({"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}),
+        json!({"priorityClassName": "mine"}),
+        json!({"maxUnavailable": 3}),
+        json!({"resources": {"limits": {"memory": "256Mi"}}}),
+        json!({"nodeSelector": {"inplace": "yes"}}),
+        json!({"tolerations": [{"key": "game"}]}),
+        json!({"seLinuxOptions": {"type": "spc_t"}}),
+        json!({"webhook": {"enabled": false}}),
+        json!({"webhook": {"readinessGate": true}}),
+        json!({"hooks": {"allow": ["169.254.0.0/16"]}}),
+        json!({"hooks": {"deny": ["10.0.0.0/16"]}}),
+        json!({"hooks": {"exec": false}}),
+        json!({"deleteGuard": {"exemptUsers": []}}),
+        json!({"deleteGuard": {"exemptGroups": ["system:masters"]}}),
+        json!({"deleteGuard": {"longestHold": "6h"}}),
+        json!({"deleteGuard": {"labelledNamespacesOnly": true}}),
+        json!({"networkPolicy": {"enabled": false}}),
+        json!({"networkPolicy": {"controlPlane": ["10.0.0.0/28"]}}),
+        json!({"controller": {"replicas": 1}}),
+        json!({"controller": {"port": 9999}}),
+        json!({"controller": {"extraArgs": ["--log-json"]}}),
+        json!({"controller": {"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}}),
+        json!({"controller": {"resources": {"limits": {"memory": "1Gi"}}}}),
+        json!({"controller": {"nodeSelector": {"inplace": "yes"}}}),
+        json!({"controller": {"tolerations": [{"key": "game"}]}}),
+        json!({"controller": {"affinity": {"nodeAffinity": null}}}),
+    ] {
+        assert!(chart(&change) != plain, "{change} changes nothing");
+        tried.extend(leaves(&change));
+    }
+    let known = values.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let tried: BTreeSet<_> = tried.iter().map(|path| path.split('.').next().unwrap().to_owned()).collect();
+    assert_eq!(tried, known, "a value that no case here changes, or a case without a value");
+}
+
+/// Both roles run hooks, and only the controller guards deletions; the program accepts the rendered arguments.
+#[test]
+fn settings_of_hooks_and_of_the_guard_reach_those_who_read_them() {
+    let made = chart(&json!({
+        "hooks": {"allow": ["169.254.0.0/16"], "deny": ["10.0.0.0/16", "fd00::/8"], "exec": false},
+        "deleteGuard": {"exemptUsers": ["system:kube-scheduler", "gc"], "exemptGroups": ["system:masters"],
+            "longestHold": "6h", "labelledNamespacesOnly": true}}));
+    let texts = |args: &Value| -> Vec<String> {
+        args.as_array().unwrap().iter().map(|arg| arg.as_str().unwrap().to_owned()).collect()
+    };
+    let hooks = ["--hook-allow=169.254.0.0/16", "--hook-deny=10.0.0.0/16,fd00::/8", "--hook-exec=false"];
+    let guard = [
+        "--guard-exempt-users=system:kube-scheduler,gc",
+        "--guard-exempt-groups=system:masters",
+        "--guard-longest-hold=6h",
+        "--guard-labelled-namespaces-only",
+    ];
+    let agent = texts(&pod(&made)["containers"][0]["args"]);
+    assert_eq!(agent[agent.len() - 3..], hooks);
+    let controller =
+        &made[&key("Deployment", "inplace-system", "inplace-controller")]["spec"]["template"]["spec"];
+    let controller = texts(&controller["containers"][0]["args"]);
+    assert_eq!(controller[controller.len() - 7..], [&hooks[..], &guard[..]].concat());
+    for args in [agent, controller] {
+        let known = Command::new(env!("CARGO_BIN_EXE_inplace")).args(&args).arg("--help").output().unwrap();
+        assert!(known.status.success(), "{args:?}: {}", String::from_utf8_lossy(&known.stderr));
+    }
+    // With an empty list of exempt users every user is held.
+    let made = chart(&json!({"deleteGuard": {"exemptUsers": []}}));
+    assert!(made.values().any(|object| object.to_string().contains("\"--guard-exempt-users=\"")));
+}
+
+#[test]
+fn a_socket_elsewhere_is_mounted_and_named() {
+    let made = chart(
+        &json!({"runtimeSocket": "/run/k3s/containerd/containerd.sock", "namespace": {"name": "other"},
+        "extraArgs": ["--max-pulls=1"], "allowPullSecrets": true}),
+    );
+    let pod = pod(&made);
+    let args = &pod["containers"][0]["args"];
+    assert_eq!(args[2], "--runtime-endpoint=unix:///run/k3s/containerd/containerd.sock");
+    assert_eq!(args[5], "--max-pulls=1");
+    assert_eq!(pod["containers"][0]["volumeMounts"][0]["mountPath"], "/run/k3s/containerd");
+    assert_eq!(pod["volumes"][0]["hostPath"]["path"], "/run/k3s/containerd");
+    // The output does not contain the default namespace.
+    for ((kind, _, name), object) in &made {
+        let text = object.to_string();
+        assert!(!text.contains("inplace-system"), "{kind} {name}: {text}");
+    }
+}
+
+/// The dotted paths of all values in `value`.
+fn leaves(value: &Value) -> Vec<String> {
+    let Some(map) = value.as_object() else { return vec![String::new()] };
+    let below = |(key, value): (&String, &Value)| {
+        leaves(value).into_iter().map(|rest| format!("{key}.{rest}")).collect::<Vec<_>>()
+    };
+    map.iter().flat_map(below).collect()
+}

@@ -1,0 +1,13 @@
+//! What several kinds of tests use: waiting, an HTTP server, a private node and the state of what runs on it, figures
+//! of a process, releases. Must not know what is tested.
+
+#![allow(dead_code, reason = "each kind of tests uses a part of it")]
+
+pub(crate) mod facts;
+pub(crate) mod hook_server;
+pub(crate) mod http_server;
+pub(crate) mod lab;
+pub(crate) mod parts;
+pub(crate) mod process;
+pub(crate) mod release;
+pub(crate) mod wait;
