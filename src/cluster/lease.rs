@@ -25,6 +25,8 @@ use crate::process::log::chain;
 const DURATION: Duration = Duration::from_secs(15);
 /// A leader whose last renewal began this long ago stops leading: 5 s before another process may start.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long one call for the lease may take. A call that gets no answer is repeated in time for another renewal.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// The pause between renewals, and between reads of another holder's lease. Up to half of it is added at random.
 const PAUSE: Duration = Duration::from_secs(2);
 /// How long a leader may continue after it was stopped; then its future is dropped.
@@ -174,8 +176,12 @@ impl Election {
             match next_action(self.seen.as_ref(), &self.me, self.held, self.now()) {
                 LeaseAction::Renew if pause.is_zero() => {
                     let left = (self.held.unwrap_or_default() + DEADLINE).saturating_sub(self.now());
+                    let left = left.min(CALL_TIMEOUT);
                     match timeout(left, self.write(&self.me.clone())).await {
-                        Ok(Ok(())) | Err(_) => {}
+                        Ok(Ok(())) => {}
+                        Err(_) => {
+                            tracing::debug!("the renewal of the lease got no answer in {} ms", left.as_millis());
+                        }
                         Ok(Err(error)) => {
                             tracing::debug!("the lease is not renewed: {}", chain(&error));
                             if error.class() == Class::Refused || error.class() == Class::Gone {

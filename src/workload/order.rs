@@ -76,10 +76,10 @@ impl Deletion<'_> {
         node.and_then(|node| node.cost).unwrap_or(f64::INFINITY)
     }
 
-    /// A pod without a cost goes last in either order.
+    /// A pod without a cost has the cost 0, as in Kubernetes.
     fn pod_cost(&self, view: &PodView<'_>) -> f64 {
         let sign = if self.costly_first { -1.0 } else { 1.0 };
-        view.pod.cost.map_or(f64::INFINITY, |cost| cost * sign)
+        view.pod.cost.unwrap_or(0.0) * sign
     }
 }
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::game_deployment::UpdateType;
+use crate::podtask::amount::Amount;
 use crate::podtask::pod::Pod;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
@@ -33,11 +34,19 @@ impl Ordinals {
     }
 }
 
-/// The first ordinal that is not held back; none when all are.
+/// The first ordinal that is not held back; none when all are. A number is an ordinal, as in a StatefulSet. A
+/// percentage is one of the ordinals that the set has: with `reserveOrders` these are not the first numbers.
 pub fn threshold(spec: &WorkloadSpec, held: Held) -> Option<u32> {
-    match held {
-        Held::All => None,
-        Held::Part(amount) => u32::try_from(amount.held_back(spec.replicas)).ok(),
+    let amount = match held {
+        Held::All => return None,
+        Held::Part(amount) => amount,
+    };
+    let held_back = amount.held_back(spec.replicas);
+    match (amount, spec.stateful()) {
+        (Amount::Percent(_), Some(set)) => {
+            (0..).filter(|ordinal| !set.reserved.contains(ordinal)).nth(held_back)
+        }
+        _ => u32::try_from(held_back).ok(),
     }
 }
 

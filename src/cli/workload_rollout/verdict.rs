@@ -78,8 +78,9 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
 /// States that need a person: failed pods, failed hooks, a template that does not fit.
 fn stopped(workload: &Workload, progress: &Condition, failed: Option<&Condition>) -> Option<Verdict> {
     let status = &workload.status;
-    // A missing agent is not one of them: it is expected to come back.
-    if let Some(failed) = failed.filter(|failed| failed.reason != "NoAgent") {
+    // A missing agent is expected to come back, and a failed write is repeated.
+    let passes = |failed: &Condition| matches!(failed.reason.as_str(), "NoAgent" | "WriteFailed");
+    if let Some(failed) = failed.filter(|failed| !passes(failed)) {
         return Some(Verdict::new(State::Stopped, &failed.reason, failed.message.clone()));
     }
     let hooks = [
@@ -198,6 +199,7 @@ mod tests {
             ),
             (none(), failed("PodsFailed", "2 pods"), State::Stopped, "PodsFailed", "2 pods"),
             (none(), failed("NoAgent", "pod web-x"), State::Going, "Updating", "1 of them Ready; pod web-x"),
+            (none(), failed("WriteFailed", "timed out"), State::Going, "Updating", "1 of them Ready; timed out"),
             (
                 none(),
                 json!([reported("False", "TooManyFailures")]),

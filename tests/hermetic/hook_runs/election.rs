@@ -87,6 +87,22 @@ async fn whoever_cannot_renew_leads_no_more_before_another_does() {
 }
 
 #[tokio::test]
+async fn a_renewal_without_an_answer_does_not_end_leadership() {
+    for fault in [Fault::Hang, Fault::HangAfterEffect] {
+        let fixture = Fixture::start().await;
+        let leaders = Arc::new(Leaders::default());
+        let (_stop, _task) = candidate(&fixture, "a", &leaders).await;
+        fixture.api.until("a leads", |store| holder(store) == "a").await;
+        let before = fixture.api.calls().iter().filter(|call| call.contains("PUT lease")).count();
+        fixture.api.on("PUT lease").times(1).fault(fault);
+        // The one without an answer, one that may conflict with it, and two more.
+        fixture.api.arrived("PUT lease", before + 4).await;
+        assert_eq!(leaders.began(), ["a"], "{:#?}", fixture.api.calls());
+        assert_eq!(leaders.now.load(Ordering::SeqCst), 1, "{:#?}", fixture.api.calls());
+    }
+}
+
+#[tokio::test]
 async fn two_that_come_at_once_make_one_leader() {
     let fixture = Fixture::start().await;
     let leaders = Arc::new(Leaders::default());

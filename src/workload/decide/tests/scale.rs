@@ -141,6 +141,12 @@ fn who_leaves_first() {
     assert_eq!(first(&sight, &draft), "web-b", "the cheapest");
     let costly = draft.clone().annotated(workload_key::COST_ORDER, "descend");
     assert_eq!(first(&sight, &costly), "web-c", "or the dearest");
+    // A pod without a cost has the cost 0, as in Kubernetes.
+    sight.pod("web-b").cost = Some(1.0);
+    assert_eq!(first(&sight, &draft), "web-e", "the youngest of those without a cost");
+    sight.pod("web-c").cost = Some(-7.0);
+    sight.pod("web-b").cost = Some(-1.0);
+    assert_eq!(first(&sight, &costly), "web-e", "those without a cost before those of a negative one");
     sight.nodes.insert("other".to_owned(), crate::workload::order::Node { cost: Some(1.0), ready: true });
     sight.pod("web-d").node = Some("other".to_owned());
     assert_eq!(first(&sight, &draft), "web-d", "a cheap node before a cheap pod");
@@ -150,6 +156,18 @@ fn who_leaves_first() {
 
 fn at_created(at_index: usize) -> jiff::Timestamp {
     at(-1000 + i64::try_from(at_index).unwrap())
+}
+
+#[test]
+fn a_percentage_as_partition_counts_the_ordinals_of_the_set() {
+    let set = stateful_set().with("/replicas", json!(3)).with("/reserveOrders", json!([0, 1]));
+    for (partition, first) in [(json!("50%"), Some(4)), (json!("100%"), Some(5)), (json!("0%"), Some(2)), (json!(3), Some(3))] {
+        let path = "/updateStrategy";
+        let draft = set.clone().with(path, json!({"type": "InplaceUpdate", "rollingUpdate": {"partition": partition}}));
+        let spec = draft.spec();
+        let held = crate::workload::canary::Held::Part(spec.update.partition);
+        assert_eq!(crate::workload::stateful::threshold(&spec, held), first, "{partition}");
+    }
 }
 
 #[test]
