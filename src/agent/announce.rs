@@ -1,5 +1,5 @@
-//! Decides which events an operation writes on its pod, beside the status: one when a long operation begins, one
-//! when any operation ends.
+//! Decides which events are written for an operation, beside the status: one at the start of a long one, one at the
+//! end of each.
 //!
 //! Pure. A plain restart ends before a user could read the begin event, so it only writes the end event. Must not
 //! write anything itself.

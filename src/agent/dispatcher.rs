@@ -73,6 +73,7 @@ struct Waiting {
     since: Instant,
     /// The earliest time of the next attempt.
     again: Instant,
+    /// The deadline of the request.
     ends: Instant,
 }
 
@@ -99,7 +100,7 @@ enum Ended {
     Answered,
     /// The request could not start; the message gives the reason.
     NotYet(Box<Request>, String),
-    /// The process is stopping.
+    /// The process is stopping; the next one resumes the operation.
     Paused,
 }
 

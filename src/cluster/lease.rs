@@ -180,7 +180,10 @@ impl Election {
                     match timeout(left, self.write(&self.me.clone())).await {
                         Ok(Ok(())) => {}
                         Err(_) => {
-                            tracing::debug!("the renewal of the lease got no answer in {} ms", left.as_millis());
+                            tracing::debug!(
+                                "the renewal of the lease got no answer in {} ms",
+                                left.as_millis()
+                            );
                         }
                         Ok(Err(error)) => {
                             tracing::debug!("the lease is not renewed: {}", chain(&error));

@@ -2,7 +2,8 @@
 //! count of the Event that exists, and of similar events (same object, same reason) only the first few get an
 //! Event of their own.
 //!
-//! Losing an event here does no harm: events are for people. All state that decisions depend on is in the
+//! The reasons are in `workload::action`, `workload::canary`, `rollout::report`, `config_restart` and
+//! `workloads::revisions`. Losing an event here does no harm: events are for people. All state that decisions depend on is in the
 //! objects.
 
 use std::collections::HashMap;

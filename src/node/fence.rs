@@ -17,7 +17,7 @@ use crate::failure::Class;
 use crate::node::execute::EffectExecutor;
 use crate::node::files;
 use crate::operation::effect::{EffectError, EffectOutput, ImageChoice};
-use crate::operation::replace::is_overtaken;
+use crate::operation::fence::is_overtaken;
 use crate::operation::snapshot::Origin;
 
 /// How much longer than the remaining time of its operation the process of a fence runs: the process that created it

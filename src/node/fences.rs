@@ -10,7 +10,7 @@ use crate::node::Node;
 use crate::node::drive::{LEAST_LIMIT, observe};
 use crate::node::execute::EffectExecutor;
 use crate::operation::end::obstructing;
-use crate::operation::replace::while_it_starts;
+use crate::operation::fence::while_it_starts;
 use crate::operation::snapshot::Declared;
 use crate::operation::state::Operation;
 

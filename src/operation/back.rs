@@ -5,12 +5,12 @@ use jiff::Timestamp;
 
 use crate::api::status::Action;
 use crate::operation::answer::{Next, overdue};
-use crate::operation::effect::Leftover;
+use crate::operation::effect::{Leftover, remove};
 use crate::operation::end::never_started;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::probe::probed_too_early;
-use crate::operation::replace::{Progress, foreign_start, remove, replace};
+use crate::operation::replace::{Progress, foreign_start, replace};
 use crate::operation::respec::{cut_short, overruled};
 use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::state::{Operation, Replacement, Target};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::annotation;
 use crate::failure::Class;
+use crate::operation::snapshot::Container;
 
 /// One effect. The caller executes it once per decision and returns [`EffectOutput`] or an [`EffectError`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -238,4 +239,9 @@ pub struct EffectError {
     pub class: Class,
     /// A message for people: what happened and what to do.
     pub message: String,
+}
+
+/// The effect that removes `container`.
+pub(super) fn remove(container: &Container, what: Leftover) -> Effect {
+    Effect::Remove { container: container.name.clone(), id: container.id.clone(), what }
 }

@@ -7,9 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::answer::Next;
 use crate::operation::drain::settle;
-use crate::operation::effect::{Effect, Leftover};
+use crate::operation::effect::{Effect, Leftover, remove};
+use crate::operation::fence::unfence;
 use crate::operation::next::is_deleted_by_force;
-use crate::operation::replace::{remove, unfence};
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::state::{Operation, later};
 

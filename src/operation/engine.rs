@@ -1,7 +1,8 @@
 //! Chooses the engine that replaces a container, with the reason: what each engine may do to which container.
 //!
-//! For a restart, `Auto` takes the first engine that is allowed: Recreate, Respec, Stop. For a swap it takes the one
-//! that the pod's owner supports. Whatever an engine may not do is a [`Refusal`] with the reason. It executes nothing.
+//! For a restart, `Auto` takes the first engine that is allowed: Recreate, Respec, Stop. For a swap in a
+//! cluster it takes Respec, or Recreate if the spec already names the image; without a cluster it takes Recreate.
+//! Whatever an engine may not do is a [`Refusal`] with the reason. It executes nothing.
 
 use std::collections::BTreeMap;
 

@@ -12,6 +12,7 @@ mod drain;
 pub mod effect;
 pub mod end;
 pub mod engine;
+pub mod fence;
 #[cfg(test)]
 mod fixtures;
 pub mod hook;

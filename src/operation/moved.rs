@@ -8,10 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
 use crate::operation::answer::{Next, Waiting};
-use crate::operation::effect::Leftover;
+use crate::operation::effect::{Leftover, remove};
 use crate::operation::end::never_started;
 use crate::operation::note::Note;
-use crate::operation::replace::remove;
 use crate::operation::snapshot::{Container, Sandbox, Snapshot};
 use crate::operation::state::{Operation, Target, later};
 

@@ -25,12 +25,13 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::{Action, Engine};
 use crate::operation::answer::{Next, Waiting};
-use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
+use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
+use crate::operation::fence::{fence_again, held_shortly, unfence};
 use crate::operation::last_failure::LastFailure;
 use crate::operation::note::{Note, Overtaking};
 use crate::operation::outcome::Failure;
 use crate::operation::respec::{self, respec, stop_and_wait};
-use crate::operation::snapshot::{Container, Declared, Snapshot, State};
+use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, is_over, later};
 
 /// How long a created container of another program may wait for that program to start it.
@@ -39,13 +40,6 @@ const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 const CREATION: SignedDuration = SignedDuration::from_secs(3);
 /// How long to wait, after its start, for a container whose state the runtime cannot report.
 const UNCLEAR: SignedDuration = SignedDuration::from_secs(5);
-/// How long the fence stays after the start. A kubelet that observed the new instance before it ran requests the
-/// reserved name a moment later, because it checks the image in between.
-const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
-/// The maximum time that the fence stays after the start when an API server reports whether the kubelet has observed
-/// the new instance running. A kubelet that queries a registry before each start (imagePullPolicy Always) requests
-/// the reserved name only after the registry has responded.
-const FENCE_HOLDS_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
 /// How many refused starts are accepted where no other program starts the container.
 const STARTS: u32 = 3;
 /// How often, after the deadline, a runtime that does not respond is asked to stop one of two container instances.
@@ -331,53 +325,6 @@ fn was_half_made(operation: &Operation, target: &Target, new: &Container, now: T
     !target.touched && is_over(new.created_at, CREATION, now) && operation.can_remove(&new.id)
 }
 
-/// The effect that creates the fence again, when it is gone before the new instance runs. A kubelet collects
-/// containers that do not run once a minute and keeps the newest of a name. In the moment before its start that is
-/// the new instance, so a fence that does not run is removed.
-fn fence_again(
-    operation: &Operation,
-    target: &Target,
-    snapshot: &Snapshot,
-    new: &Container,
-) -> Option<Effect> {
-    let attempt = new.attempt.saturating_add(1);
-    let guarded = snapshot.fences(&target.name).any(|fence| fence.attempt == attempt);
-    // Without a fence, starting the container is still better than not starting it.
-    if guarded || operation.unsupervised || operation.given_up(Verb::Fence, &target.name).is_some() {
-        return None;
-    }
-    let (container, source) = (target.name.clone(), new.id.clone());
-    Some(Effect::Fence { container, source, attempt, image: None, rehearse: false, by_process: false })
-}
-
-/// The same while the start of the container `id` takes long, as on a busy node.
-pub fn while_it_starts(
-    operation: &Operation,
-    snapshot: &Snapshot,
-    container: &str,
-    id: &str,
-) -> Option<Effect> {
-    if snapshot.declared.as_ref().is_some_and(Declared::leaves) {
-        return None;
-    }
-    let target = operation.targets.iter().find(|target| target.name == container)?;
-    let new =
-        snapshot.by_id(id).filter(|instance| instance.state == State::Created && operation.made(instance))?;
-    fence_again(operation, target, snapshot, new)
-}
-
-/// True when a kubelet has created the replacement, and not started it yet, while the fence of `attempt`,
-/// which does not run yet, was created from `source`. The kubelet's collection keeps the newest of the
-/// containers that do not run. It would mark its replacement for removal, because that is older than the
-/// fence, and remove it even if it runs by then.
-pub fn is_overtaken(snapshot: &Snapshot, container: &str, attempt: u32, source: &str) -> bool {
-    snapshot.instances(container).into_iter().any(|instance| {
-        instance.state == State::Created
-            && instance.attempt.saturating_add(1) == attempt
-            && instance.id != source
-    })
-}
-
 /// Decides about the container created here when a kubelet has started `other` before it: `other` then becomes the
 /// new instance. This happens when the fence was collected before the start and no longer protects the name.
 fn give_way(
@@ -470,54 +417,6 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
     Some(Next::Do(remove(instance, Leftover::NeverStarted)))
 }
 
-/// Removes the fences, but not immediately after a start, or after the removal of a container that never started.
-pub(super) fn unfence(
-    operation: &Operation,
-    target: &Target,
-    snapshot: &Snapshot,
-    now: Timestamp,
-) -> Option<Next> {
-    let fence = snapshot.fences(&target.name).find(|fence| operation.can_remove(&fence.id))?;
-    let held = held(operation, target, snapshot, now).map(Next::Wait);
-    Some(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))))
-}
-
-/// The wait while a kubelet may still act on what it observed before a start or a removal.
-fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Waiting> {
-    let shortly = held_shortly(operation, target, snapshot, now);
-    if shortly.is_some() || !operation.in_cluster {
-        return shortly;
-    }
-    let running = snapshot.running(&target.name);
-    let unseen =
-        running.iter().find(|instance| operation.made(instance) && !is_reported(snapshot, instance))?;
-    let since = unseen.started_at.filter(|since| *since <= now)?;
-    let on = format!("waiting for the kubelet to observe {}", target.name);
-    (now < later(since, FENCE_HOLDS_AT_MOST)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
-}
-
-/// The same for a kubelet that acts immediately.
-fn held_shortly(
-    operation: &Operation,
-    target: &Target,
-    snapshot: &Snapshot,
-    now: Timestamp,
-) -> Option<Waiting> {
-    let started = snapshot.running(&target.name).iter().filter_map(|instance| instance.started_at).max();
-    let until = later(started.max(operation.removed_at)?, FENCE_HOLDS);
-    // Ignored when the clock was set back.
-    let soon = now < until && until < later(now, FENCE_HOLDS * 2);
-    soon.then(|| Waiting { until, on: format!("waiting for other clients to observe {}", target.name) })
-}
-
-/// True when the kubelet has reported `instance` as running. It reports when it begins to act on what it observed,
-/// and it acts on one observation at a time.
-fn is_reported(snapshot: &Snapshot, instance: &Container) -> bool {
-    let reported = snapshot.declared.as_ref().and_then(|declared| declared.container(&instance.name));
-    reported
-        .is_some_and(|reported| reported.running && reported.container_id.as_deref() == Some(&instance.id))
-}
-
 /// The wait for another program to start a container that it created, while that may still happen.
 pub(super) fn foreign_start(instance: &Container, now: Timestamp) -> Option<Waiting> {
     (!is_over(instance.created_at, FOREIGN_START, now)).then(|| Waiting {
@@ -586,10 +485,6 @@ pub(super) fn source_of<'a>(
         .by_id(&target.from.container_id)
         .or_else(|| snapshot.by_id(&replacement.replaces))
         .or_else(|| snapshot.instances(&target.name).last().copied())
-}
-
-pub(super) fn remove(container: &Container, what: Leftover) -> Effect {
-    Effect::Remove { container: container.name.clone(), id: container.id.clone(), what }
 }
 
 pub(super) fn do_<'a>(effect: Effect) -> Progress<'a> {

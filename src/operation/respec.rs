@@ -3,18 +3,18 @@
 //!
 //! A kubelet may delay the container (back-off) although its spec has changed. After a head start, this program then
 //! creates the new instance itself, under the name that the kubelet would take and with the hash that it expects. The
-//! fence for this is created before the spec is changed. A kubelet collects dead containers and keeps the newest. If
-//! the fence were created after the old container has ended, and had not started yet, the kubelet could take it for
-//! the newest and remove the instance that it creates itself.
+//! fence for this is created before the spec is changed. A fence that is created only after the old container has
+//! ended is for a moment a container that does not run, and the newest: the kubelet, which collects dead containers
+//! and keeps the newest, would keep it and remove the instance that it creates itself.
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::answer::{Next, Waiting};
-use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb};
+use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
 use crate::operation::engine::SpecChange;
 use crate::operation::note::{Note, Overtaking};
 use crate::operation::outcome::Failure;
-use crate::operation::replace::{Progress, do_, is_counted_anew, make, remove, settle, source_of, stop};
+use crate::operation::replace::{Progress, do_, is_counted_anew, make, settle, source_of, stop};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{Operation, Target, later, seconds};
 

@@ -5,10 +5,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
 use crate::operation::answer::{Next, Waiting};
+use crate::operation::fence::unfence;
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
 use crate::operation::probe::PROBED_SETTLES;
-use crate::operation::replace::{clear_up, ended, unfence};
+use crate::operation::replace::{clear_up, ended};
 use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
 

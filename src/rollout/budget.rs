@@ -1,7 +1,7 @@
-//! How many pods may be begun.
+//! How many pods may get a request now.
 //!
-//! At most `maxUnavailable` pods are with their agents. An available pod is begun only if, including it, no more than
-//! `maxUnavailable` pods are unavailable or with an agent, requests of other clients included. A pod that is not
+//! At most `maxUnavailable` pods have a request in progress. An available pod gets one only if, including it, no more than
+//! `maxUnavailable` pods are unavailable or have a request in progress, requests of other clients included. A pod that is not
 //! available is exempt, so that broken pods never block their own repair. A pod that the target is to have and that is
 //! missing or being deleted counts as unavailable.
 

@@ -1,4 +1,4 @@
-//! The decision: from the spec of a rollout and the cached objects to writes and a status. Writes nothing.
+//! Decides which writes and which status follow from a rollout's spec and the cached objects. Writes nothing.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -50,7 +50,7 @@ pub struct RolloutInput<'a> {
 pub struct Decision {
     /// The writes, in order.
     pub writes: Vec<Write>,
-    /// Entries to renew: the names of a budget and of a pod.
+    /// `PodDisruptionBudget` claims to renew: pairs of the name of a budget and the name of a pod.
     pub renewals: Vec<(String, String)>,
     /// The status to write after that.
     pub status: InPlaceRolloutStatus,

@@ -1,6 +1,6 @@
 //! Whether an agent can accept a request for a pod: the pod has a node, and the agent of that node is ready.
 //!
-//! A pod that no agent reaches is not begun, and one that was begun before its agent became unready is waited for.
+//! A pod that no agent reaches gets no request. The rollout waits for a pod whose agent became unready after the request.
 //! Neither is a failure: one dead node, or one pod that cannot be scheduled, does not end the rollout of all other
 //! pods.
 

@@ -1,4 +1,4 @@
-//! The stop reason: why no more pods are begun, untouched requests are withdrawn, and the rollout gets its final
+//! The stop reason: why no more pods get a request, untouched requests are withdrawn, and the rollout gets its final
 //! phase once the remaining tasks have ended.
 
 use jiff::{SignedDuration, Timestamp};
@@ -45,7 +45,8 @@ pub(super) fn deadline(rollout: &Rollout, started: Timestamp) -> Option<Timestam
     rollout.spec.deadline_seconds.map(|seconds| later(started, SignedDuration::from_secs(seconds.into())))
 }
 
-/// Whether the rollout stops. A stop reason is kept until the last task has ended.
+/// Whether the rollout stops. `Superseded`, `DeadlineExceeded`, `TargetGone` and `TemplateDrift` are kept until the last
+/// task has ended. The others are computed again each time: a changed spec can lift them.
 pub(super) fn stop_reason(
     rollout: &Rollout,
     input: &RolloutInput<'_>,

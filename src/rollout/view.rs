@@ -26,9 +26,9 @@ pub(super) struct PodView<'a> {
 /// The state of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The pod is not begun yet.
+    /// The pod has no request yet.
     Waiting,
-    /// The pod is not begun, and another client or rollout works on it.
+    /// The pod has no request of this rollout, and another client or rollout works on it.
     Taken,
     /// The agent has the request.
     Busy { touched: bool },

@@ -1,4 +1,4 @@
-//! From tasks to writes: what happens to each pod now, given the task that it should have.
+//! Turns the task that each pod should have into the writes that follow now.
 //!
 //! A task is written on the pod before anything follows from it, and in the same write where no hook has to pass
 //! first. Which pods get a task is decided before, in `update` and `scale`.

@@ -1,8 +1,8 @@
-//! A rollout in steps: which partition applies now, whether the step is over, and what is written when it begins or
+//! An update in steps: which partition applies now, whether the step is over, and what is written when it begins or
 //! ends.
 //!
 //! `paused` is the user's field. It is set to true only when a step pauses, and to false only when a pause that this
-//! rollout set itself is over.
+//! module set itself is over.
 
 use jiff::{SignedDuration, Timestamp};
 

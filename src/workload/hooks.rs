@@ -1,4 +1,4 @@
-//! The gates of a workload: which `HookRun` a task needs, whether it lets the task pass, and which runs are over.
+//! The hooks of a workload: which `HookRun` a task needs, whether it lets the task pass, and which runs are over.
 //! Runs no hook.
 //!
 //! A run belongs to one task of one pod: its approval is not valid for another target, and not valid twice.
@@ -54,9 +54,9 @@ pub struct Run {
 /// Whether a `HookTemplate` can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateState {
-    /// It can be used.
+    /// The template can be used.
     Valid,
-    /// It cannot be used; the sentence says why.
+    /// The template cannot be used; the sentence says why.
     Invalid(String),
 }
 

@@ -109,7 +109,7 @@ pub struct Update {
     pub canary: Option<Canary>,
     /// True when a change that cannot be made in place may recreate pods.
     pub fallback: bool,
-    /// How many failed pods stop a rollout, if given.
+    /// How many failed pods stop an update, if given.
     pub threshold: Option<Amount>,
     /// True when failed updates are to be retried.
     pub retry: bool,
@@ -190,7 +190,7 @@ impl WorkloadSpec {
         Bounds::of(self.update.max_unavailable, surge, self.replicas)
     }
 
-    /// How many failed pods stop a rollout; by default as many as may be unavailable, and at least one.
+    /// How many failed pods stop an update; by default as many as may be unavailable, and at least one.
     pub fn threshold(&self) -> usize {
         let of_budget = self.bounds().unavailable;
         self.update.threshold.map_or(of_budget, |threshold| threshold.up(self.replicas)).max(1)

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::announce::Announcement;
 use crate::agent::cluster::metrics::Writes;
 use crate::agent::cluster::outbox::{Next, Outbox};
-use crate::agent::cluster::recall;
+use crate::agent::cluster::unwritten;
 use crate::agent::request_source::{Key, StatusSink};
 use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
@@ -96,7 +96,7 @@ impl Answers {
             for (pod, last) in recalled {
                 let Some(cached) = pods.get(&pod) else { continue };
                 if !self.0.knows(&pod)
-                    && recall::is_missing(&last, cached.status().as_ref(), requested(&cached).as_deref())
+                    && unwritten::is_missing(&last, cached.status().as_ref(), requested(&cached).as_deref())
                 {
                     tracing::info!(
                         %pod,
@@ -108,7 +108,7 @@ impl Answers {
             }
             for cached in pods.list() {
                 let withdrawn =
-                    recall::withdrawn(cached.status().as_ref(), requested(&cached).as_deref(), now);
+                    unwritten::withdrawn(cached.status().as_ref(), requested(&cached).as_deref(), now);
                 let pod = cached.reference();
                 if let Some(status) = withdrawn.filter(|_| !self.0.knows(&pod)) {
                     self.0.report(&pod, &status);

@@ -10,8 +10,8 @@ mod gates;
 mod hooks;
 mod metrics;
 mod outbox;
-mod recall;
 mod requests;
+mod unwritten;
 
 pub(super) use crate::agent::cluster::answers::Answers;
 pub(super) use crate::agent::cluster::hooks::runner;

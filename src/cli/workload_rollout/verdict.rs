@@ -199,7 +199,13 @@ mod tests {
             ),
             (none(), failed("PodsFailed", "2 pods"), State::Stopped, "PodsFailed", "2 pods"),
             (none(), failed("NoAgent", "pod web-x"), State::Going, "Updating", "1 of them Ready; pod web-x"),
-            (none(), failed("WriteFailed", "timed out"), State::Going, "Updating", "1 of them Ready; timed out"),
+            (
+                none(),
+                failed("WriteFailed", "timed out"),
+                State::Going,
+                "Updating",
+                "1 of them Ready; timed out",
+            ),
             (
                 none(),
                 json!([reported("False", "TooManyFailures")]),

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::game_deployment::{GameDeployment, GameDeploymentStatus};
 use crate::api::game_stateful_set::{GameStatefulSet, GameStatefulSetStatus};
+use crate::api::workload_kind;
 use crate::cli::cluster::Failed;
 use crate::workload::spec::WorkloadSpec;
 
@@ -43,13 +44,11 @@ impl Kind {
         }
     }
 
-    /// Parses the singular or the plural, with or without the group, as kubectl does.
+    /// Parses the name of a kind as the other commands do.
     fn read(text: &str) -> Option<Self> {
-        let text = text.to_ascii_lowercase();
-        let plain = text.strip_suffix(".tkex.tencent.com").unwrap_or(&text);
-        match plain.strip_suffix('s').unwrap_or(plain) {
-            "gamedeployment" => Some(Self::Deployment),
-            "gamestatefulset" => Some(Self::StatefulSet),
+        match workload_kind::Kind::read(text)?.name {
+            "GameDeployment" => Some(Self::Deployment),
+            "GameStatefulSet" => Some(Self::StatefulSet),
             _ => None,
         }
     }
@@ -162,6 +161,7 @@ pub(super) mod tests {
             &["gamedeployments/web"],
             &["gamedeployment.tkex.tencent.com/web"],
             &["GameDeployment", "web"],
+            &["gdeploy/web"],
         ] {
             assert_eq!(name(words).unwrap(), "gamedeployment.tkex.tencent.com/web", "{words:?}");
         }

@@ -19,7 +19,7 @@ use crate::rollout::target::{TargetState, Template};
 
 /// The longest time that a looked-up target is used.
 const OLD: Duration = Duration::from_secs(10);
-/// The same if there are pods of an owner that was not among the target's owners.
+/// The shorter limit, used while pods exist whose owner was unknown at the last look-up.
 const OLD_WITH_UNKNOWN_OWNERS: Duration = Duration::from_secs(1);
 /// If pods are selected by labels, the templates of at most this many owners are read.
 const MOST_OWNERS: usize = 50;

@@ -1,4 +1,4 @@
-//! Cleans up pods whose rollout is gone or has ended: a request that has not touched a container yet is recalled,
+//! Cleans up pods whose rollout is gone or has ended: a request that has not touched a container yet is withdrawn,
 //! and the record of a task that has ended is closed. A running task that has touched a container is left to end.
 //!
 //! Must not touch a pod of an active rollout.

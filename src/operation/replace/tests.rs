@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::failure::Class;
+use crate::operation::fence::{FENCE_HOLDS, while_it_starts};
 use crate::operation::fixtures::{Answer, Bench, at, find, instance, pod};
 use crate::operation::outcome::Outcome;
 use crate::operation::snapshot::Owner;

@@ -161,9 +161,13 @@ fn at_created(at_index: usize) -> jiff::Timestamp {
 #[test]
 fn a_percentage_as_partition_counts_the_ordinals_of_the_set() {
     let set = stateful_set().with("/replicas", json!(3)).with("/reserveOrders", json!([0, 1]));
-    for (partition, first) in [(json!("50%"), Some(4)), (json!("100%"), Some(5)), (json!("0%"), Some(2)), (json!(3), Some(3))] {
+    for (partition, first) in
+        [(json!("50%"), Some(4)), (json!("100%"), Some(5)), (json!("0%"), Some(2)), (json!(3), Some(3))]
+    {
         let path = "/updateStrategy";
-        let draft = set.clone().with(path, json!({"type": "InplaceUpdate", "rollingUpdate": {"partition": partition}}));
+        let draft = set
+            .clone()
+            .with(path, json!({"type": "InplaceUpdate", "rollingUpdate": {"partition": partition}}));
         let spec = draft.spec();
         let held = crate::workload::canary::Held::Part(spec.update.partition);
         assert_eq!(crate::workload::stateful::threshold(&spec, held), first, "{partition}");
