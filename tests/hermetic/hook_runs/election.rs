@@ -78,8 +78,8 @@ async fn whoever_cannot_renew_leads_no_more_before_another_does() {
     let leaders = Arc::new(Leaders::default());
     let (_stop, _task) = candidate(&fixture, "a", &leaders).await;
     fixture.api.until("a leads", |store| holder(store) == "a").await;
-    // Only renewals fail: both candidates can read the Lease.
-    fixture.api.on("PUT lease").fault(Fault::Hang);
+    // Every renewal until the leader has to stop fails. Both candidates can read the Lease.
+    fixture.api.on("PUT lease").times(3).fault(Fault::Hang);
     let (_other, _second) = candidate(&fixture, "b", &leaders).await;
     // A Lease expires after 15 s.
     tokio::time::timeout(Duration::from_secs(60), until(|| leaders.began().len() >= 2)).await.unwrap();
