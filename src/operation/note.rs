@@ -113,7 +113,7 @@ impl Operation {
                 self.measure_anew();
                 if by == Overtaking::Probe {
                     let ended = attempt.saturating_sub(1);
-                    let why = "because a probe of it was due before its start";
+                    let why = "probably because a probe of it was due before its start";
                     self.remark(format!("{name}: the kubelet ended attempt {ended}, {why}"));
                 }
                 if let Some(index) = target(&mut self.targets, &name) {

@@ -16,7 +16,8 @@ use crate::operation::state::{Operation, Target, later, seconds};
 const KUBELET_ACTS_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// The minimum time that an instance whose kubelet may end it is observed.
 pub(super) const PROBED_SETTLES: SignedDuration = SignedDuration::from_secs(3);
-/// How many instances of one replacement may end like this. A start that takes longer than the period of the probe
+/// How many instances of one replacement may end like this. Neither the exit code nor the time says who ended an
+/// instance: one that ends by itself after such a report is replaced as well, as often as this. A start that takes longer than the period of the probe
 /// is observed in every attempt.
 const MAX_ENDED: u32 = 3;
 
@@ -25,7 +26,10 @@ const MAX_ENDED: u32 = 3;
 pub(super) fn probed_too_early(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
     let replacement = target.replacement();
     let declared = snapshot.declared.as_ref()?.container(&target.name)?;
-    if operation.unsupervised || (declared.liveness.is_none() && !declared.has_startup_probe) {
+    // An instance that was accepted ends for another reason.
+    let is_accepted = target.reached.as_ref().is_some_and(|reached| reached.ready_at.is_some());
+    let has_probe = declared.liveness.is_some() || declared.has_startup_probe;
+    if operation.unsupervised || is_accepted || !has_probe {
         return None;
     }
     let made = |instance: &&Container| instance.attempt == replacement.attempt && operation.made(instance);

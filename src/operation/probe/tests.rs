@@ -7,6 +7,7 @@ use crate::operation::effect::Effect;
 use crate::operation::fixtures::{Answer, Bench, Kubelet, declared, find};
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::Liveness;
+use crate::operation::state::Reached;
 
 const RESTART: &str = r#"{"containers":[{"name":"app"}],"deadlineSeconds":90,"engine":"Recreate"}"#;
 
@@ -112,6 +113,30 @@ fn an_instance_that_was_reported_before_its_start_is_observed_for_longer() {
         let reached = bench.operation.targets[0].reached.as_ref().unwrap();
         let proven = reached.ready_at.unwrap().duration_since(reached.started_at.unwrap()).as_millis();
         assert!((settles..settles + 250).contains(&proven), "{proven}");
+    }
+}
+
+#[test]
+fn an_instance_that_ends_after_it_was_accepted_has_failed() {
+    let mut bench = Bench::beside(Kubelet::Silent, RESTART);
+    declared(&mut bench.snapshot).has_startup_probe = true;
+    let mut new = bench.snapshot.running("app")[0].clone();
+    (new.attempt, new.operation, new.state) = (3, Some(bench.operation.request.id.clone()), State::Exited);
+    new.finished_at = new.started_at;
+    let target = &mut bench.operation.targets[0];
+    (target.touched, target.forward.reported_unstarted) = (true, true);
+    for (ready_at, excused) in [(None, true), (new.started_at, false)] {
+        let reached = Reached {
+            to: new.incarnation(),
+            stopped_at: None,
+            started_at: new.started_at,
+            counts_from: None,
+            ready_at,
+        };
+        bench.operation.targets[0].reached = Some(reached);
+        let snapshot = Snapshot { containers: vec![new.clone()], ..bench.snapshot.clone() };
+        let note = probed_too_early(&bench.operation, &bench.operation.targets[0], &snapshot);
+        assert_eq!(note.is_some(), excused, "{ready_at:?}");
     }
 }
 
