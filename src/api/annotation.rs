@@ -1,4 +1,5 @@
-//! Every label and annotation key that this project reads or writes: its own and those of the kubelet.
+//! Keys of labels, annotations and conditions: those of requests, rollouts, the delete guard and hooks, and those of the
+//! kubelet. The keys of workloads are in `workload_key`.
 //!
 //! Keys only: their values are parsed where they are used.
 

@@ -82,7 +82,7 @@ fn hold(pod: &str, name: &str) -> Option<std::path::PathBuf> {
     Some(held)
 }
 
-/// Delays the process at a point where a test observes what others do meanwhile.
+/// Delays the process at a point where a test observes other processes meanwhile.
 #[cfg(not(feature = "faults"))]
 #[inline]
 pub fn delay(_name: impl FnOnce() -> String) -> std::future::Ready<()> {

@@ -1,5 +1,4 @@
-//! The verdicts of runs, row by row: the tables of the reference under this project's decisions (design, section
-//! 4).
+//! Tests of the verdicts of runs, row by row, as the section Conditions of docs/hooks.md states them.
 
 use serde_json::json;
 
