@@ -41,7 +41,7 @@ pub const HOOK_INSTANCE: &str = "instance-id";
 pub const HOOK_STEP: &str = "canary-step-index";
 
 /// Annotation on pods, written by the controller: the task of the workload on the pod, in progress or ended. Annotation on
-/// HookRuns: the task that the hook gates.
+/// HookRuns: the task that waits for the hook.
 pub const TASK: &str = "inplace.dev/task";
 /// The earlier name of [`TASK`]. This release writes both, so that a change to an earlier build and back is possible;
 /// the next release uses [`TASK`] alone.

@@ -38,7 +38,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine for a whole process: the limit of concurrent measurements is per process.
+    /// The value for a whole process: the limit of concurrent measurements is per process.
     pub fn new(settings: Settings) -> Self {
         let permits = Permits::new(settings.max_at_once);
         Self { shared: Arc::new(Shared { settings, permits }) }

@@ -4,7 +4,7 @@ use crate::cluster::server::Server;
 use crate::cri::client::Client;
 use crate::hook::reach::{Cidr, Reach};
 
-/// The settings of an engine.
+/// The settings of hooks in one process.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The role that measures, for messages: `the agent of node n1`, `the controller`.

@@ -43,7 +43,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 /// What running hooks requires.
 #[derive(Clone, Debug)]
 pub struct Hooks {
-    /// The engine that takes the measurements.
+    /// Makes the measurements.
     pub engine: Engine,
     /// The source of hook templates.
     pub templates: Templates,
