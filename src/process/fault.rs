@@ -89,7 +89,7 @@ pub fn delay(_name: impl FnOnce() -> String) -> std::future::Ready<()> {
     std::future::ready(())
 }
 
-/// Delays the process at a point where a test observes what others do meanwhile, each time for a different part of
+/// Delays the process at a point where a test observes other processes meanwhile, each time for a different part of
 /// the configured time.
 #[cfg(feature = "faults")]
 #[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]

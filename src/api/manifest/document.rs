@@ -132,7 +132,7 @@ pub struct Handler {
     /// A GET request from the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_get: Option<HttpGet>,
-    /// Opens a TCP connection. Kubernetes supports it only for objects of old versions.
+    /// Opens a TCP connection. Kubernetes keeps the field for backward compatibility only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocket>,
     /// Waits for a time.
