@@ -26,7 +26,7 @@
 //! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, caches, leases, pods, hooks, events; no workloads or rollouts | api failure operation process |
 //! | [`process`] | services of a process: clock, logs, signals, files, admin endpoints | - |
-//! | [`node`] | engine on a node: journal, loop, effects | api operation hook cri cluster process failure |
+//! | [`node`] | operations on a node: journal, loop, effects | api operation hook cri cluster process failure |
 //! | [`agent`] | role: carries out the requests in pod annotations | api operation hook node cri cluster process failure |
 //! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api podtask workload rollout guard `config_restart` hook cluster process failure |
 //! | [`cli`] | role: the command line tool | api operation podtask workload hook node cri cluster process failure |

@@ -367,7 +367,7 @@ impl<B: StatusSink> Dispatcher<B> {
         });
     }
 
-    /// The engine for one operation, with its permit.
+    /// The node for one operation, with its permit.
     fn node_with(&self, permit: Permit) -> Node {
         Node { permit, ..self.node.clone() }
     }

@@ -1,4 +1,5 @@
-//! Every label and annotation key that this project reads or writes: its own and those of the kubelet.
+//! Keys of labels, annotations and conditions: those of requests, rollouts, the delete guard and hooks, and those of the
+//! kubelet. The keys of workloads are in `workload_key`.
 //!
 //! Keys only: their values are parsed where they are used.
 
@@ -52,7 +53,7 @@ pub const READINESS_GATE: &str = "inplace.dev/readiness-gate";
 
 /// Label on a HookRun: the node whose agent runs it.
 pub const NODE: &str = "inplace.dev/node";
-/// Label on a HookRun: the action that it gates. The name is that of bk-bcs.
+/// Label on a HookRun: the action that waits for it. The name is that of bk-bcs.
 pub const HOOK_TYPE: &str = "hookrun-type";
 /// Value of [`HOOK_TYPE`]: an update in place, before it.
 pub const PRE_INPLACE: &str = "pre-inplace-step";

@@ -1,6 +1,8 @@
-//! The definitions of our resources, as the API server wants them: structural, for Kubernetes 1.20 and later.
+//! The definitions of the custom resources, in the form that the API server requires: structural, for Kubernetes 1.20 and
+//! later.
 //!
-//! The types say everything; here only is made fit what their schemas say in ways that an API server does not read.
+//! The schemas come from the types. This file only rewrites what an API server does not accept: `nullable`, null in enums,
+//! `uint16`, `0.0` as a bound.
 
 use kube::CustomResourceExt;
 use serde_json::Value;
@@ -11,7 +13,7 @@ use crate::api::hook_run::HookRun;
 use crate::api::hook_template::HookTemplate;
 use crate::api::in_place_rollout::InPlaceRollout;
 
-/// All of them, each with the name of its file.
+/// All definitions, each with the name of its file.
 pub fn all() -> Result<Vec<(&'static str, Value)>, serde_json::Error> {
     let definitions = [
         ("hooktemplates.yaml", HookTemplate::crd()),
@@ -28,11 +30,11 @@ pub fn all() -> Result<Vec<(&'static str, Value)>, serde_json::Error> {
     fitted.collect()
 }
 
-/// Says the same in words that every API server knows.
+/// Rewrites `schema` into the form that every API server accepts, with the same meaning.
 fn fit(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
-            // Absent is absent: a null is not stored.
+            // An optional field is left out; it is never null.
             map.remove("nullable");
             if let Some(Value::Array(known)) = map.get_mut("enum") {
                 known.retain(|value| !value.is_null());
@@ -43,7 +45,7 @@ fn fit(schema: &mut Value) {
             map.values_mut().for_each(fit);
         }
         Value::Array(list) => list.iter_mut().for_each(fit),
-        // A bound is spelled as people spell it: `minimum: 0`.
+        // A bound is a whole number: `minimum: 0`, not `0.0`.
         Value::Number(number) => {
             if let Some(whole) = number.as_f64().and_then(|number| format!("{number}").parse::<i64>().ok()) {
                 *number = whole.into();

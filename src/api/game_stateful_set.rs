@@ -1,7 +1,7 @@
-//! `GameStatefulSet`: pods with an ordinal, a name and volumes of their own, updated in place or by recreation. Fields,
-//! defaults and printer columns are those that users of bk-bcs know (`tkex.tencent.com/v1alpha1`).
+//! `GameStatefulSet`: pods with an ordinal, a stable name and their own volumes, updated in place or by recreation. Fields,
+//! defaults and printer columns are those of bk-bcs (`tkex.tencent.com/v1alpha1`).
 //!
-//! Shapes only: what follows from them is decided in `workload`.
+//! Types only: `workload` decides what follows from them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

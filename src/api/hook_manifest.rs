@@ -1,7 +1,7 @@
-//! A `HookTemplate` in a file: read as strictly as the API server reads it with `--validate=strict`.
+//! Reads a `HookTemplate` from a file, as strictly as the API server does with `--validate=strict`.
 //!
-//! What is not known is refused by its path, all of it at once, never skipped. Whether the template makes sense is for
-//! `hook::check`. Must not quote a value: there may be tokens in it.
+//! Unknown fields are errors; one error lists all of them by path. `hook::check` checks the values. An error must not quote a
+//! value: values may contain tokens.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
@@ -11,36 +11,36 @@ use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
 use crate::api::manifest::BadYaml;
 use crate::api::manifest::yaml;
 
-/// Largest file read, in bytes; the API server takes objects of about this size.
+/// Maximum size of the file in bytes, about the maximum size of an object at the API server.
 const MAX_TEXT: usize = 1 << 20;
 
-/// Why a file is no `HookTemplate`.
+/// Why a file is not a `HookTemplate`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTemplate {
-    /// It is no YAML, or a field has another type.
+    /// The file is not YAML, or a field has the wrong type.
     #[error(transparent)]
     Yaml(#[from] BadYaml),
-    /// It is another object.
+    /// The file contains an object of another kind.
     #[error("it is a {kind:?} of {api_version:?}; a hook must be a {:?} of \
              {:?}", HookTemplate::kind(&()), HookTemplate::api_version(&()))]
     Kind {
-        /// What it says of itself.
+        /// The `apiVersion` of the object.
         api_version: String,
-        /// The same.
+        /// The `kind` of the object.
         kind: String,
     },
-    /// Fields that a hook does not have.
+    /// Fields that a `HookTemplate` does not have, by path.
     #[error("unknown field: {}", .0.join(", "))]
     Unknown(Vec<String>),
-    /// It has no name.
+    /// The object has no name.
     #[error("metadata.name is missing")]
     NoName,
-    /// It is no hook.
+    /// The file is larger than 1 MiB.
     #[error("it is larger than {MAX_TEXT} bytes")]
     TooLarge,
 }
 
-/// What the object says of itself; everything else is looked at when this is right.
+/// API version and kind of an object. The other fields are parsed only if these are right.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Kind {
@@ -50,7 +50,6 @@ struct Kind {
     kind: String,
 }
 
-/// The whole object.
 #[derive(Deserialize)]
 struct Document {
     #[serde(rename = "apiVersion")]
@@ -80,7 +79,7 @@ pub fn read(text: &str) -> Result<HookTemplate, BadTemplate> {
     Ok(HookTemplate { metadata, spec })
 }
 
-/// Reads all of those that stand in a file of one or more documents; what is none is skipped.
+/// Reads all `HookTemplate`s of a file with one or more documents. Objects of other kinds are skipped.
 pub fn read_all(text: &str) -> Result<Vec<HookTemplate>, BadTemplate> {
     let is_one = |document: &String| {
         let kinds = yaml::all::<Option<Kind>>(document).unwrap_or_default();
@@ -89,7 +88,8 @@ pub fn read_all(text: &str) -> Result<Vec<HookTemplate>, BadTemplate> {
     documents(text).iter().filter(|document| is_one(document)).map(|document| read(document)).collect()
 }
 
-/// The documents of a file, each on the lines that it has there.
+/// Splits a file into documents. Each starts with empty lines for the part of the file before it, so that the line numbers in
+/// errors are those of the file.
 fn documents(text: &str) -> Vec<String> {
     let (mut documents, mut document) = (Vec::new(), String::new());
     for (before, line) in text.lines().enumerate() {

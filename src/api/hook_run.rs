@@ -1,7 +1,7 @@
-//! `HookRun`: one run of a gate, with what was measured so far. Fields, phases and spellings are those that users of bk-bcs
-//! know (`tkex.tencent.com/v1alpha1`).
+//! `HookRun`: one run of a hook, with its measurements so far. Fields, phases and their names are those of bk-bcs
+//! (`tkex.tencent.com/v1alpha1`).
 //!
-//! Shapes only: when to measure and what follows is decided in `hook`.
+//! Types only: `hook` decides when to measure and what the verdict is.
 
 use jiff::Timestamp;
 use kube::CustomResource;
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::hook_template::{Argument, Metric, Policy, Provider};
 
-/// What a spec may be long, as JSON. Its fields have bounds of their own, which together are more than this: a node's agent
-/// keeps all specs of its node in its memory.
+/// Maximum length of a spec as JSON, in bytes. An agent keeps all specs of its node in memory, and the bounds of the single
+/// fields together allow more than this.
 pub const LARGEST_SPEC: usize = 128 << 10;
 
 /// What to run: a template's metrics with all arguments resolved. The metrics keep their `{{ }}`.
@@ -47,8 +47,8 @@ pub struct HookRunSpec {
 }
 
 impl HookRunSpec {
-    /// True when the controller runs it wherever its pod is: it sets annotations of the pod, which no agent may. A command
-    /// needs the agent, whatever else the hook does.
+    /// True if the controller runs the hook, and not the agent of the pod's node: the hook sets annotations of the pod, which
+    /// an agent has no permission to do, and it runs no command, which only an agent can do.
     pub fn is_for_controller(&self) -> bool {
         let providers = || self.metrics.iter().map(|metric| &metric.provider);
         providers().any(Provider::sets_annotations) && providers().all(|provider| provider.exec.is_none())
@@ -89,7 +89,7 @@ pub enum HookPhase {
 }
 
 impl HookPhase {
-    /// True when nothing more will be measured.
+    /// True if no further measurement follows.
     pub fn is_completed(self) -> bool {
         !matches!(self, Self::Running | Self::Pending)
     }

@@ -1,7 +1,7 @@
-//! `HookTemplate`: what a gate measures, how often, and what counts as passed. Fields and spellings are those that users of
-//! bk-bcs know (`tkex.tencent.com/v1alpha1`); what is ours is said at the field.
+//! `HookTemplate`: what a hook measures, how often, and when it has passed. Fields and their names are those of bk-bcs
+//! (`tkex.tencent.com/v1alpha1`); the doc comment of a field says if it is an extension of this project.
 //!
-//! Shapes only: what contradicts itself is found by `hook::check`.
+//! Types only: `hook::check` finds contradictions between fields.
 
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::request::HookArg;
 
-/// How Go spells a duration. An empty one is none.
+/// A duration in the syntax of Go. An empty text counts as no duration.
 const DURATION: &str = r"^(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*)$";
 /// A reusable hook.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

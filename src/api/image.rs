@@ -1,13 +1,13 @@
-//! Image references: `[host/]path[:tag][@digest]`, checked before anything asks a runtime about them.
+//! Parses and checks image references: `[host/]path[:tag][@digest]`, before they are passed to a runtime.
 //!
-//! Accepts what the reference grammar of container registries accepts; resolves nothing.
+//! Accepts the reference grammar of container registries. Must not resolve a reference.
 
 use std::fmt;
 
 /// Longest reference accepted, in bytes.
 const MAX_LENGTH: usize = 512;
 
-/// A checked image reference. Displays exactly as it was written.
+/// A valid image reference. Its `Display` is the original text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageRef {
     text: String,
@@ -15,10 +15,10 @@ pub struct ImageRef {
     digest: Option<usize>,
 }
 
-/// Why a text is no image reference.
+/// Why a text is not an image reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidImage {
-    /// Nothing was written.
+    /// The text is empty.
     #[error("the image is empty")]
     Empty,
     /// More than 512 bytes.
@@ -27,15 +27,15 @@ pub enum InvalidImage {
     /// A part does not follow the grammar.
     #[error("`{text}` is not an image reference: {what}")]
     Malformed {
-        /// What was written.
+        /// The whole text.
         text: String,
-        /// The part that is wrong.
+        /// The invalid part, and what is valid there.
         what: &'static str,
     },
 }
 
 impl ImageRef {
-    /// Checks `text`.
+    /// Parses `text`.
     pub fn parse(text: &str) -> Result<Self, InvalidImage> {
         if text.is_empty() {
             return Err(InvalidImage::Empty);
@@ -73,12 +73,12 @@ impl ImageRef {
         })
     }
 
-    /// Everything before tag and digest.
+    /// The reference without tag and digest.
     pub fn repository(&self) -> &str {
         &self.text[..self.repository]
     }
 
-    /// `sha256:...`, when the reference pins one.
+    /// The digest, `sha256:...`, if the reference has one.
     pub fn digest(&self) -> Option<&str> {
         self.digest.map(|at| &self.text[at..])
     }
@@ -136,7 +136,7 @@ fn check_repository(repository: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The first part is a host when it could not be a repository of the default registry.
+/// The first part is a host if it cannot be part of a repository of the default registry.
 fn is_host(first: &str) -> bool {
     first == "localhost" || first.contains(['.', ':']) || first.chars().any(|c| c.is_ascii_uppercase())
 }

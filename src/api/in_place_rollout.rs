@@ -1,6 +1,6 @@
-//! `InPlaceRollout`: one restart or swap of containers in all pods of a workload, whoever controls them.
+//! `InPlaceRollout`: one restart or swap of containers in all pods of a target, whatever their owner.
 //!
-//! Shapes only: what they mean is decided in `rollout`.
+//! Types only: `rollout` decides what follows from them.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -236,7 +236,7 @@ pub enum RolloutPhase {
 }
 
 impl RolloutPhase {
-    /// True when it never goes on.
+    /// True if the rollout has ended: no other phase follows.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed | Self::Superseded)
     }

@@ -1,11 +1,11 @@
-//! The pod that `inplace node run` starts: an honest subset of a Kubernetes Pod in YAML.
+//! The pod that `inplace node run` starts, in YAML: a subset of a Kubernetes Pod; fields outside it are errors.
 //!
-//! What is understood is understood as Kubernetes does; everything else is refused by its path, all of it at once,
-//! never skipped. Pure: whether images, folders and the runtime are there is for `node::launch`. Values of
-//! environment variables must not get into an error or into debug output.
+//! The fields of the subset have the meaning that Kubernetes gives them. One error lists all unsupported fields by path.
+//! Pure: `node::launch` checks whether images, folders and the runtime exist. An error or debug output must not contain
+//! values of environment variables.
 //!
-//! Two deviations. `restartPolicy` may only say `Never`, or nothing: without a kubelet nothing starts a container
-//! again by itself, and `Always` would promise it. A pod's name is a DNS label, without dots.
+//! There are two deviations from Kubernetes. `restartPolicy` must be absent or `Never`, because no kubelet restarts the
+//! containers. The name of a pod is a DNS label, without dots.
 
 mod check;
 mod document;
@@ -21,28 +21,28 @@ pub use document::{ContainerPort, ExecAction, Handler, Header, HttpGet, Port, Sl
 pub use pods_file::{InvalidPodsFile, PodEntry};
 pub use yaml::BadYaml;
 
-/// A checked pod. Made by [`Manifest::parse`].
+/// A valid pod, the result of [`Manifest::parse`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// `default` when the manifest names none.
+    /// `default` if the manifest has none.
     pub namespace: String,
     /// A DNS label.
     pub name: String,
-    /// Letters, digits and `-`, so that it can be a folder's name; absent: one is made up.
+    /// Letters, digits and `-`, because it is also the name of a folder. Absent: one is generated.
     pub uid: Option<String>,
     /// The pod's labels.
     pub labels: BTreeMap<String, String>,
     /// The pod's annotations.
     pub annotations: BTreeMap<String, String>,
-    /// At least one, no name twice.
+    /// At least one; the names are unique.
     pub containers: Vec<Container>,
-    /// No name twice.
+    /// The names are unique.
     pub volumes: Vec<Volume>,
-    /// Containers see each other's processes.
+    /// True if the containers share one PID namespace.
     pub share_process_namespace: bool,
-    /// The pod lives in the node's network and has no address of its own.
+    /// True if the pod uses the node's network and has no address of its own.
     pub host_network: bool,
-    /// How long a container may take to stop.
+    /// Seconds that a container may take to stop.
     pub grace_seconds: u32,
 }
 
@@ -51,38 +51,38 @@ pub struct Manifest {
 pub struct Container {
     /// A DNS label.
     pub name: String,
-    /// As written.
+    /// The image, as in the manifest.
     pub image: ImageRef,
-    /// As written, or what Kubernetes takes for an image without one.
+    /// The pull policy of the manifest, or the default of Kubernetes for the image.
     pub pull: PullPolicy,
-    /// Replaces the image's entry point unless empty. `$(NAME)` is not expanded yet.
+    /// Replaces the image's entry point unless empty. `$(NAME)` is not yet expanded.
     pub command: Vec<String>,
-    /// Replaces the image's arguments unless empty. `$(NAME)` is not expanded yet.
+    /// Replaces the image's arguments unless empty. `$(NAME)` is not yet expanded.
     pub args: Vec<String>,
-    /// Empty: the image's.
+    /// The working directory; empty: that of the image.
     pub working_dir: String,
-    /// In the order of the manifest. `$(NAME)` is not expanded yet.
+    /// In the order of the manifest. `$(NAME)` is not yet expanded.
     pub env: Vec<EnvVar>,
-    /// Names for ports; nothing is published.
+    /// The ports and their names. They are not published on the node.
     pub ports: Vec<ContainerPort>,
-    /// Every one names a volume of the pod.
+    /// The volumes in the container. Each names a volume of the pod.
     pub mounts: Vec<VolumeMount>,
-    /// What to do before the container is asked to stop.
+    /// The handler that runs before the container gets its stop signal.
     pub pre_stop: Option<Handler>,
 }
 
-/// When to pull.
+/// When the image is pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
     /// On every start; the default for the tag `latest` and for no tag.
     Always,
-    /// When the node has no such image.
+    /// If the node does not have the image.
     IfNotPresent,
-    /// Not at all.
+    /// Never; the image must be on the node.
     Never,
 }
 
-/// An environment variable. Its debug output leaves the value out.
+/// An environment variable. Its `Debug` does not show the value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EnvVar {
     /// Without `=`.
@@ -97,14 +97,14 @@ impl fmt::Debug for EnvVar {
     }
 }
 
-/// Where a volume is seen.
+/// The mount of a volume in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeMount {
-    /// A volume of the pod.
+    /// The name of a volume of the pod.
     pub name: String,
-    /// Absolute, in the container.
+    /// The absolute path in the container.
     pub mount_path: String,
-    /// Not writable from this container.
+    /// True if the container cannot write to it.
     pub read_only: bool,
 }
 
@@ -113,36 +113,36 @@ pub struct VolumeMount {
 pub struct Volume {
     /// A DNS label.
     pub name: String,
-    /// What it is.
+    /// The source of the volume.
     pub source: VolumeSource,
 }
 
-/// What a volume is.
+/// The source of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeSource {
-    /// A folder that lives as long as the pod.
+    /// A folder on disk that is deleted with the pod.
     Directory,
-    /// The same in memory.
+    /// A folder in memory that is deleted with the pod.
     Memory,
-    /// Something of the node.
+    /// A path of the node.
     Host {
         /// Absolute, without `..`.
         path: String,
-        /// What has to be there.
+        /// What must exist at the path.
         kind: HostPathKind,
     },
 }
 
-/// What has to be at a host path, in Kubernetes' words.
+/// What must exist at a host path: the values of `hostPath.type` in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostPathKind {
-    /// Anything; a runtime makes a folder where there is nothing.
+    /// Anything; a runtime creates a folder if there is nothing.
     Any,
-    /// A folder, made if there is nothing.
+    /// A folder; it is created if there is nothing.
     DirectoryOrCreate,
     /// A folder.
     Directory,
-    /// A file, made if there is nothing.
+    /// A file; it is created if there is nothing.
     FileOrCreate,
     /// A file.
     File,
@@ -154,24 +154,24 @@ pub enum HostPathKind {
     BlockDevice,
 }
 
-/// Why a text is no pod that can be run. Holds no environment values.
+/// Why a text is not a valid pod. Contains no values of environment variables.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidManifest {
-    /// Not YAML, or a value of the wrong type.
+    /// The text is not YAML, or a value has the wrong type.
     #[error("the manifest is not valid: {0}")]
     Yaml(#[from] BadYaml),
-    /// Another kind of object.
+    /// The object has another kind.
     #[error("the manifest is {api_version} {kind}: `inplace node run` accepts apiVersion v1, kind Pod")]
     NotAPod {
-        /// As written.
+        /// The `apiVersion` of the object.
         api_version: String,
-        /// As written.
+        /// The `kind` of the object.
         kind: String,
     },
     /// Fields that are not in the subset, by path.
     #[error("{}", unsupported(.0))]
     Unsupported(Vec<String>),
-    /// Values that cannot be, each with its path.
+    /// Invalid values, each with its path.
     #[error("{}", .0.join("\n"))]
     Values(Vec<String>),
 }
@@ -183,7 +183,7 @@ fn unsupported(paths: &[String]) -> String {
 }
 
 impl Manifest {
-    /// Reads one YAML document.
+    /// Parses the only YAML document of `text`.
     pub fn parse(text: &str) -> Result<Self, InvalidManifest> {
         let (document, unknown) = yaml::one::<document::Document>(text)?;
         if document.api_version != "v1" || document.kind != "Pod" {

@@ -1,6 +1,7 @@
-//! The contract: what people and programs write on a pod, and what is written back.
+//! The contract: the annotations, the request, the status, the manifests and the custom resources, as users and programs
+//! read and write them.
 //!
-//! Types and total parsers only. Nothing here performs I/O, reads a clock, or knows a runtime.
+//! Types and total parsers only. Nothing here performs I/O, reads a clock, or depends on a runtime.
 
 pub mod annotation;
 pub mod crd;

@@ -1,4 +1,5 @@
-//! The identity of a pod, as journal, runtime and API server name it. Must not depend on what users can write.
+//! The identity of a pod in the journal, the runtime and the API server. Must not depend on labels or annotations, which
+//! users can change.
 
 /// The identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]

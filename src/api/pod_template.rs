@@ -1,7 +1,7 @@
-//! Pod templates and volume claims inside our kinds: kept as they were written, read where something must be known.
+//! The pod templates and volume claim templates of workloads: stored as untyped JSON, so that every field is preserved.
 //!
-//! The schema names only what is read here and keeps everything else, so that the definition stays small and a field that
-//! is newer than this program reaches the pods. The API server checks the whole pod when it is created.
+//! The schema has only the fields that this program reads, and preserves all others: the definition stays small, and a
+//! field that is newer than this program reaches the pods. The API server checks the whole pod when it is created.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,33 +11,33 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The template of a workload's pods, as it was written.
+/// The template of a workload's pods, as in the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodTemplate(pub Value);
 
-/// The template of a volume claim, as it was written.
+/// The template of a volume claim, as in the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClaimTemplate(pub Value);
 
 impl PodTemplate {
-    /// Read as the pod template of the Kubernetes release that this program was built for.
+    /// Parses the template with the types of the Kubernetes release that this program is built for.
     pub fn typed(&self) -> Result<PodTemplateSpec, serde_json::Error> {
         serde_json::from_value(self.0.clone())
     }
 
-    /// Its labels.
+    /// The labels of the pods.
     pub fn labels(&self) -> BTreeMap<String, String> {
         self.texts("labels")
     }
 
-    /// Its annotations.
+    /// The annotations of the pods.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         self.texts("annotations")
     }
 
-    /// Name and image of its containers, in its order. Init containers are none of them.
+    /// Name and image of each container, in the order of the template, without init containers.
     pub fn images(&self) -> impl Iterator<Item = (&str, &str)> {
         let containers = self.0.pointer("/spec/containers").and_then(Value::as_array);
         containers.into_iter().flatten().filter_map(|container| {
@@ -59,18 +59,18 @@ impl PodTemplate {
 }
 
 impl ClaimTemplate {
-    /// Read as the claim of the Kubernetes release that this program was built for.
+    /// Parses the template with the types of the Kubernetes release that this program is built for.
     pub fn typed(&self) -> Result<PersistentVolumeClaim, serde_json::Error> {
         serde_json::from_value(self.0.clone())
     }
 
-    /// Its name, the first part of the names of the claims made from it.
+    /// The name of the template: the first part of the names of its claims.
     pub fn name(&self) -> &str {
         self.0.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
     }
 }
 
-/// Metadata of which labels and annotations are checked to be texts.
+/// The schema of the metadata: labels and annotations must be texts, all other fields are preserved.
 fn metadata() -> Value {
     serde_json::json!({
         "description": "Metadata of the pods. All fields are preserved.",

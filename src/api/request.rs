@@ -1,7 +1,7 @@
-//! The request: one annotation, a line for people or JSON for programs, read into the same [`Request`].
+//! The request: the value of one annotation, a line for people or JSON for programs. Both are parsed into [`Request`].
 //!
-//! The parser is total: every text is absent, valid, or invalid with a reason that says what to change. It decides
-//! nothing about the pod; whether the containers exist is for `operation::preflight`.
+//! The parser is total: every text is absent, valid, or invalid with a message that says what to change. It does not look
+//! at the pod: `operation::preflight` checks whether the containers exist.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,53 +9,54 @@ use serde::{Deserialize, Serialize};
 use crate::api::image::ImageRef;
 use crate::api::serde_default::is_default;
 
-/// Longest annotation read, in bytes. Kubernetes allows 256 KiB for all annotations of an object.
+/// Maximum length of the annotation in bytes. Kubernetes allows 256 KiB for all annotations of an object.
 const MAX_TEXT: usize = 16 * 1024;
-/// Most containers one request may name.
+/// Maximum number of containers in one request.
 const MAX_CONTAINERS: usize = 64;
-/// Longest id: it is also a label value on the containers that the operation creates.
+/// Maximum length of an id. It is also the source of a label value, see [`label_value`].
 const MAX_ID: usize = 128;
 
-/// The request for one pod, as both spellings express it.
+/// The request for one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Request {
-    /// The idempotency key. Never empty once parsed.
+    /// The idempotency key. If it is absent, the parser sets a hash of the text.
     #[serde(default)]
     pub id: String,
-    /// What to do, in this order.
+    /// The containers to restart or swap, in this order.
     pub containers: Vec<Target>,
-    /// True when each of them is touched only once the one before is Ready.
+    /// True if each container is replaced only once the previous one is Ready.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub each_ready: bool,
-    /// Seconds that the pod is out of traffic before the first stop. 0: no drain, unless it is to be confirmed.
+    /// Seconds that the pod is out of traffic before its first container is stopped. 0: no drain, unless `drain` is
+    /// `Confirmed`.
     #[serde(default)]
     pub grace_period_seconds: u32,
     /// When the pod counts as drained.
     #[serde(default, skip_serializing_if = "is_default")]
     pub drain: Drain,
-    /// Gate to pass while the pod is still serving.
+    /// Hook that must succeed before the pod is taken out of traffic and a container is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_hook: Option<HookRef>,
-    /// Gate to pass before the pod takes traffic again.
+    /// Hook that must succeed before the pod takes traffic again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_hook: Option<HookRef>,
-    /// Seconds the new container must stay up before it counts.
+    /// Seconds that a new container must stay up before it is accepted.
     #[serde(default)]
     pub min_ready_seconds: u32,
-    /// Seconds the new container may take to become Ready.
+    /// Seconds that a new container may take to become Ready.
     #[serde(default = "default_ready_timeout")]
     pub ready_timeout_seconds: u32,
-    /// Seconds until the request has ended, one way or the other.
+    /// Seconds until the request must have ended.
     #[serde(default = "default_deadline")]
     pub deadline_seconds: u32,
-    /// What follows when a swap does not come up.
+    /// What happens if the new image of a swap does not come up.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// The way to do it; `Auto` leaves the choice to the plan.
+    /// The engine.
     #[serde(default)]
     pub engine: RequestedEngine,
-    /// Free text for the people who read the history.
+    /// Free text for the history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -66,7 +67,7 @@ pub struct Request {
 pub struct Target {
     /// Name in the pod spec.
     pub name: String,
-    /// The image to run from now on.
+    /// The new image; absent for a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
 }
@@ -82,17 +83,17 @@ pub struct HookRef {
     pub args: Vec<HookArg>,
 }
 
-/// One argument of a hook.
+/// An argument of a hook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HookArg {
-    /// Its name in the template.
+    /// The name of the argument in the template.
     pub name: String,
-    /// Its value.
+    /// The value of the argument.
     pub value: String,
 }
 
-/// What follows when a swap does not come up.
+/// What happens if the new image of a swap does not come up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
     /// Roll back to the previous image, once.
@@ -126,13 +127,13 @@ pub enum RequestedEngine {
     Stop,
 }
 
-/// Why an annotation is no request. The message says what to change.
+/// Why the text is not a request. The message says what to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
-    /// Over 16 KiB.
+    /// The text is longer than 16 KiB.
     #[error("the request is longer than {MAX_TEXT} bytes")]
     TooLong,
-    /// Neither spelling.
+    /// The text is not JSON, and its first word is not a known verb.
     #[error(
         "the request starts with `{0}`: write `restart NAME[,NAME]`, `swap NAME=IMAGE[,NAME=IMAGE]` or a JSON object"
     )]
@@ -140,22 +141,22 @@ pub enum InvalidRequest {
     /// The line form does not follow its grammar.
     #[error("{0}")]
     Line(String),
-    /// JSON that does not parse, or holds an unknown field or a wrong type.
+    /// The JSON is malformed, has an unknown field, or a value of the wrong type.
     #[error("the request is not valid: {0}")]
     Json(String),
-    /// A value out of its bounds.
+    /// A value is out of its bounds.
     #[error("{field}: {problem}")]
     Value {
-        /// The field, as it is spelled in JSON.
+        /// The path of the field in the JSON.
         field: String,
-        /// What is wrong and what is right.
+        /// What is wrong, or what is valid.
         problem: String,
     },
 }
 
-/// `readyTimeoutSeconds` of a request that does not give it.
+/// The default of `readyTimeoutSeconds`.
 pub const READY_TIMEOUT_SECONDS: u32 = 120;
-/// `deadlineSeconds` of a request that does not give it.
+/// The default of `deadlineSeconds`.
 pub const DEADLINE_SECONDS: u32 = 600;
 
 fn default_ready_timeout() -> u32 {
@@ -167,7 +168,7 @@ fn default_deadline() -> u32 {
 }
 
 impl Request {
-    /// A request with defaults for everything but its targets.
+    /// A request for `containers` with the default values of all other fields.
     pub fn new(id: String, containers: Vec<Target>) -> Self {
         Self {
             id,
@@ -186,7 +187,7 @@ impl Request {
         }
     }
 
-    /// The field by which the pod is to be taken out of traffic first; `None` when it is not.
+    /// The name of the field that requires a drain of the pod; `None` if the pod is not drained.
     pub fn drained_by(&self) -> Option<&'static str> {
         if self.grace_period_seconds > 0 {
             return Some("gracePeriodSeconds");
@@ -194,13 +195,13 @@ impl Request {
         (self.drain == Drain::Confirmed).then_some("drain")
     }
 
-    /// Seconds that the new containers must stay up, one after the other where each waits for the one before.
+    /// Seconds that all new containers together must stay up: `minReadySeconds` once, or with `eachReady` once per container.
     pub fn seconds_to_prove(&self) -> u64 {
         let turns = if self.each_ready { self.containers.len().max(1) as u64 } else { 1 };
         u64::from(self.min_ready_seconds) * turns
     }
 
-    /// Reads the value of the annotation. A missing or blank one is `Ok(None)`: nothing is requested.
+    /// Parses the value of the annotation. `Ok(None)` if it is absent or blank: nothing is requested.
     pub fn parse(text: Option<&str>) -> Result<Option<Self>, InvalidRequest> {
         let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(None) };
         if text.len() > MAX_TEXT {
@@ -218,7 +219,7 @@ impl Request {
         Ok(Some(request))
     }
 
-    /// Checks every bound. `parse` has done so already; for requests that were built in code.
+    /// Checks every bound. [`Self::parse`] calls it; requests that are built in code need it as well.
     pub fn check(&self) -> Result<(), InvalidRequest> {
         let value = |field: &str, problem: String| InvalidRequest::Value { field: field.to_owned(), problem };
         if self.id.is_empty() || self.id.len() > MAX_ID || !self.id.chars().all(|c| c.is_ascii_graphic()) {
@@ -275,8 +276,8 @@ impl Request {
     }
 }
 
-/// `restart a,b #2` or `swap a=IMAGE,b=IMAGE #2`. The mark after `#` only makes the text another one, and with it
-/// the id.
+/// Parses `restart a,b #2` or `swap a=IMAGE,b=IMAGE #2`. The mark after `#` has no other effect than to change the text,
+/// and with it the id.
 fn parse_line(text: &str) -> Result<Request, InvalidRequest> {
     let mut words = text.split_whitespace();
     let verb = words.next().unwrap_or_default();
@@ -307,13 +308,13 @@ fn parse_item(verb: &str, item: &str) -> Result<Target, InvalidRequest> {
     }
 }
 
-/// The id of a text that brings none: of the text with its white space made even.
+/// The id of a request without one: a hash of the text, in which runs of white space count as one space.
 fn text_id(text: &str) -> String {
     let even = text.split_whitespace().collect::<Vec<_>>().join(" ");
     format!("text-{:016x}", fingerprint(&even))
 }
 
-/// A number that stands for a text in names: FNV-1a, 64 bit.
+/// The hash of a text, for use in names: FNV-1a, 64 bit.
 pub(crate) fn fingerprint(text: &str) -> u64 {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, fold)
@@ -328,7 +329,7 @@ pub(crate) fn is_dns_label(name: &str) -> bool {
         && name.chars().all(|c| edge(c) || c == '-')
 }
 
-/// The id as the value of a label: itself, or what stands for it where Kubernetes would not take it.
+/// The id as a label value: the id itself, or a hash of it if Kubernetes does not accept the id as a label value.
 pub(crate) fn label_value(id: &str) -> String {
     let edge = |c: char| c.is_ascii_alphanumeric();
     let fits = (1..=63).contains(&id.len())

@@ -1,6 +1,6 @@
-//! What is not written into an object, because it says nothing.
+//! Skips fields with their default value when an object is written.
 
-/// Whether it is what is meant anyway.
+/// True for the default value.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -1,31 +1,31 @@
-//! The answer: the object that the agent writes into the status annotation and `inplace node ... -o json` prints.
+//! The status: the object that the agent writes into the status annotation and `inplace node ... -o json` prints.
 //!
-//! Plain data with its spelling; what goes in is decided by `operation::report`.
+//! Plain data and its JSON form; `operation::report` decides the content.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How far a request is, and how it ended.
+/// The progress of a request and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// The id of the request that this answers.
+    /// The id of the request.
     pub id: String,
-    /// Where it stands.
+    /// The phase.
     pub phase: Phase,
-    /// The step it is in, or was in when it ended. Absent when it never began.
+    /// The current step, or the last step of a request that has ended. Absent if the operation has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Step>,
-    /// One word for programs: why it ended so, or what it waits for. Empty when all is well.
+    /// One word for programs: why the request failed, was refused, rolled back or cancelled. Otherwise empty.
     pub reason: String,
-    /// One line for people.
+    /// One line for users: the details.
     pub message: String,
-    /// When the request was taken up.
+    /// When the operation began.
     #[serde(with = "millis")]
     #[schemars(with = "Option<Timestamp>")]
     pub started_at: Option<Timestamp>,
-    /// When it reached its last phase.
+    /// When the request ended.
     #[serde(with = "millis")]
     #[schemars(with = "Option<Timestamp>")]
     pub finished_at: Option<Timestamp>,
@@ -33,115 +33,115 @@ pub struct Status {
     pub containers: Vec<ContainerReport>,
 }
 
-/// What became of one container.
+/// The result for one container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerReport {
     /// Name in the pod spec.
     pub name: String,
-    /// What was asked for.
+    /// The requested action.
     pub action: Action,
-    /// The way it was done, or would have been done.
+    /// The engine that the plan chose.
     pub engine: Engine,
-    /// The container that ran before.
+    /// The previous instance.
     pub from: Incarnation,
-    /// The one that runs now; absent until it was seen running.
+    /// The new instance; absent until it was observed running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Incarnation>,
-    /// When the old one had finished, by the runtime's clock.
+    /// When the previous instance ended, by the runtime's clock.
     #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Timestamp>")]
     pub stopped_at: Option<Timestamp>,
-    /// When the new one started, by the runtime's clock.
+    /// When the new instance started, by the runtime's clock.
     #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Timestamp>")]
     pub started_at: Option<Timestamp>,
-    /// When the new one had proven itself.
+    /// When the new container was accepted: it stayed up and was Ready.
     #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Timestamp>")]
     pub ready_at: Option<Timestamp>,
-    /// Milliseconds from `stopped_at` to `started_at`.
+    /// Milliseconds from `stoppedAt` to `startedAt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub downtime_ms: Option<i64>,
 }
 
-/// One life of a container.
+/// One instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Incarnation {
-    /// The runtime's id.
+    /// The runtime's id of the container.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// Counts from 0; the kubelet's restart count follows it.
+    /// The runtime's attempt number, from 0; the kubelet's restart count follows it.
     pub attempt: u32,
     /// The image as the pod names it.
     pub image: String,
-    /// The runtime's id of that image.
+    /// The runtime's id of the image.
     #[serde(rename = "imageID")]
     pub image_id: String,
 }
 
-/// Where a request stands.
+/// The phase of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// Seen; waits for a permit, or for the request before on its pod.
+    /// The request waits for a permit, or for the previous request on its pod.
     Pending,
-    /// Being carried out.
+    /// The operation is in progress.
     Running,
-    /// Everything asked for was observed.
+    /// All requested changes were observed.
     Succeeded,
-    /// It did not work out; the message says what was touched.
+    /// The operation failed; the message says what was touched.
     Failed,
-    /// The new image did not come up; the one from before runs again.
+    /// The swap failed; the previous image runs again.
     RolledBack,
-    /// It cannot be done as written; nothing was touched.
+    /// The request cannot be carried out as written; nothing was touched.
     Refused,
-    /// Withdrawn or replaced before anything was touched.
+    /// The request was withdrawn or replaced before anything was touched.
     Cancelled,
 }
 
-/// The stages of an operation, in their order.
+/// The steps of an operation, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Step {
-    /// Get the images onto the node.
+    /// Pull the images to the node.
     Pull,
-    /// Ask while still serving.
+    /// Run the hook before the pod is drained.
     PreHook,
-    /// Close the readiness gate and wait.
+    /// Close the readiness gate and wait for the grace period.
     Drain,
-    /// Replace container by container.
+    /// Replace the containers one by one.
     Swap,
-    /// Watch the new ones.
+    /// Check that the new containers stay up and become Ready.
     Verify,
-    /// Ask before serving again.
+    /// Run the hook before the pod takes traffic again.
     PostHook,
     /// Open the readiness gate.
     Ready,
-    /// Back to what ran before.
+    /// Return to the old image.
     Rollback,
 }
 
-/// What is done to a container.
+/// The action on a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Action {
-    /// The same image again.
+    /// Restart the container with the same image.
     Restart,
-    /// Another image.
+    /// Replace the container by one with another image.
     Swap,
 }
 
-/// The way it is done.
+/// How the container is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Engine {
-    /// Fence, stop, create a clone and start it over the runtime's socket.
+    /// Create a fence, stop the container, create a clone of it and start the clone, through the runtime's socket.
     Recreate,
-    /// Change the pod's spec and let the kubelet do it.
+    /// Change the pod's spec; the kubelet replaces the container.
     Respec,
-    /// Stop and wait for the kubelet.
+    /// Stop the container; the kubelet starts it again.
     Stop,
 }
 
 impl Phase {
-    /// True for the phases that nothing follows.
+    /// True if the request has ended: no other phase follows.
     pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
     }
@@ -150,7 +150,6 @@ impl Phase {
 macro_rules! display_as_serialized {
     ($($type:ty),*) => {$(
         impl std::fmt::Display for $type {
-            /// The spelling of the contract.
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(&format!("{self:?}"))
             }

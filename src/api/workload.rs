@@ -1,7 +1,7 @@
-//! What `GameDeployment` and `GameStatefulSet` have in common: hooks, canary steps, how pods are updated, and what is reported
-//! about them. Fields and spellings are those that users of bk-bcs know (`tkex.tencent.com/v1alpha1`).
+//! The types that `GameDeployment` and `GameStatefulSet` share: hooks, canary steps, the update strategy and parts of the
+//! status. Fields and their names are those of bk-bcs (`tkex.tencent.com/v1alpha1`).
 //!
-//! Shapes only: what they mean is decided in `workload`.
+//! Types only: `workload` decides what follows from them.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -150,7 +150,6 @@ pub struct CanaryStatus {
     pub current_step_hook_run: String,
 }
 
-/// An amount that is not given as a number is a share in percent.
 pub(crate) fn quarter() -> IntOrString {
     IntOrString::String("25%".to_owned())
 }

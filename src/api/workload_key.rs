@@ -41,7 +41,7 @@ pub const HOOK_INSTANCE: &str = "instance-id";
 pub const HOOK_STEP: &str = "canary-step-index";
 
 /// Annotation on pods, written by the controller: the task of the workload on the pod, in progress or ended. Annotation on
-/// HookRuns: the task that the hook gates.
+/// HookRuns: the task that waits for the hook.
 pub const TASK: &str = "inplace.dev/task";
 /// The earlier name of [`TASK`]. This release writes both, so that a change to an earlier build and back is possible;
 /// the next release uses [`TASK`] alone.
@@ -56,12 +56,13 @@ pub const FAILURE_THRESHOLD: &str = "inplace.dev/failure-threshold";
 /// retry.
 pub const RETRY: &str = "inplace.dev/retry";
 
-/// The task among `annotations`. Where the two names differ, an earlier build wrote last: it knows only [`OLD_TASK`].
+/// The value of the task in `annotations`. If the values of the two names differ, that of [`OLD_TASK`] is newer: an earlier
+/// build, which writes only that name, wrote last.
 pub fn task(annotations: &BTreeMap<String, String>) -> Option<&String> {
     annotations.get(OLD_TASK).or_else(|| annotations.get(TASK))
 }
 
-/// The annotations that hold the task `value`.
+/// The annotations that store the task `value`, under both names.
 pub fn task_annotations(value: &str) -> [(String, String); 2] {
     [TASK, OLD_TASK].map(|key| (key.to_owned(), value.to_owned()))
 }

@@ -1,18 +1,18 @@
-//! The kinds of workloads that an `InPlaceRollout` can name: as in manifests, in the API server's paths, and as kubectl takes
-//! them. All have `spec.selector` and `spec.template`.
+//! The kinds of workloads that an `InPlaceRollout` can target, with their names in manifests, in paths of the API server and
+//! on the command line. All have `spec.selector` and `spec.template`.
 
 use crate::api::in_place_rollout::WorkloadRef;
 
-/// One of them.
+/// A kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// As in a manifest.
+    /// The kind, as in a manifest.
     pub name: &'static str,
-    /// Its group.
+    /// The API group.
     pub group: &'static str,
-    /// Its version.
+    /// The version in the group.
     pub version: &'static str,
-    /// kubectl's short name.
+    /// The short name on the command line; kubectl has it too for Kubernetes' own kinds.
     pub short: &'static str,
 }
 
@@ -20,7 +20,7 @@ const fn kind(name: &'static str, group: &'static str, version: &'static str, sh
     Kind { name, group, version, short }
 }
 
-/// All of them.
+/// All kinds.
 pub const KINDS: [Kind; 7] = [
     kind("Deployment", "apps", "v1", "deploy"),
     kind("StatefulSet", "apps", "v1", "sts"),
@@ -31,17 +31,18 @@ pub const KINDS: [Kind; 7] = [
     kind("GameStatefulSet", "tkex.tencent.com", "v1alpha1", "gsts"),
 ];
 
-/// What stands between a `Deployment` and its pods.
+/// `ReplicaSet`: the owner of a `Deployment`'s pods, owned by the `Deployment`.
 pub const REPLICA_SET: Kind = kind("ReplicaSet", "apps", "v1", "rs");
 
 impl Kind {
-    /// The one that a reference means.
+    /// The kind that `reference` names. `None` if it is unknown, or the reference has another API version.
     pub fn of(reference: &WorkloadRef) -> Option<Self> {
         let found = KINDS.into_iter().find(|kind| kind.name == reference.kind)?;
         (reference.api_version.is_empty() || reference.api_version == found.api_version()).then_some(found)
     }
 
-    /// By its short name, its singular or its plural, the latter two also with the group, in any case: as kubectl does.
+    /// Parses the short name, the singular or the plural, each optionally with the group (`deployments.apps`), in upper or
+    /// lower case, as kubectl does.
     pub fn read(text: &str) -> Option<Self> {
         let text = text.to_ascii_lowercase();
         let (name, group) =
@@ -53,22 +54,22 @@ impl Kind {
         })
     }
 
-    /// Group and version.
+    /// Group and version, as in a manifest: `apps/v1`.
     pub fn api_version(&self) -> String {
         format!("{}/{}", self.group, self.version)
     }
 
-    /// As people write it.
+    /// The singular: `deployment`.
     pub fn singular(&self) -> String {
         self.name.to_ascii_lowercase()
     }
 
-    /// As in a path.
+    /// The plural, as in a path: `deployments`.
     pub fn plural(&self) -> String {
         format!("{}s", self.singular())
     }
 
-    /// True when its pods belong to something in between.
+    /// True for `Deployment`, whose pods belong to its `ReplicaSet`s.
     pub fn is_deployment(&self) -> bool {
         self.name == "Deployment"
     }

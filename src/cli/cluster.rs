@@ -1,4 +1,4 @@
-//! What every command that calls an API server shares: the choice of the server and namespace, the timeout of a
+//! The parts that all commands with an API server share: the flags for the server and the namespace, the timeout of a
 //! call, and the exit code of an error.
 //! Only connects and bounds calls; each command makes its own requests.
 
@@ -22,7 +22,7 @@ const CALL: Duration = Duration::from_secs(10);
 /// Objects per page of a list request.
 pub(super) const PAGE: u32 = 500;
 
-/// Which cluster, as kubectl has it.
+/// The flags for the cluster, as in kubectl.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct ClusterArgs {

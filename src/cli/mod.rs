@@ -1,5 +1,5 @@
 //! The role of the command line tool: the commands, their output and their exit codes.
-//! Changes nothing itself: the engine in `node` does, or an agent or the controller through the API server.
+//! Changes no container itself: `crate::node` does, or an agent or the controller after a write to the API server.
 //!
 //! | folder | commands |
 //! |---|---|

@@ -44,7 +44,7 @@ impl Server {
     /// Whether `who` has this access to all pods of a namespace.
     ///
     /// # Errors
-    /// As any call.
+    /// The failures of any API call.
     pub async fn may(&self, who: Subject<'_>, namespace: &str, access: PodAccess) -> Result<bool, Error> {
         let doing = format!("asking who may {access} in {namespace}");
         let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());

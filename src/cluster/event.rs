@@ -11,7 +11,7 @@ use crate::api::pod_ref::PodRef;
 
 /// The reporting controller of the events.
 const CONTROLLER: &str = "inplace.dev/agent";
-/// The same for releases and tools that read the older field.
+/// The reporting component, for releases and tools that read this older field.
 const COMPONENT: &str = "inplace";
 /// The API server's limit for the text, in bytes.
 const LONGEST_NOTE: usize = 1024;

@@ -23,7 +23,7 @@ enum Text {
     #[default]
     Outside,
     Inside,
-    /// After a backslash.
+    /// In a string, after a backslash.
     Escaped,
 }
 

@@ -56,8 +56,8 @@ pub enum LeaseAction {
     Lost,
 }
 
-/// Decides. `held` is when the last successful renewal of this process began, if it leads. `now` and all other
-/// times count from the same moment.
+/// Decides what to do about `lease`. `held` is the time at which the last successful renewal of this process began, if it
+/// leads. `now` and all other times count from the same moment.
 pub fn next_action(
     lease: Option<&ObservedLease>,
     me: &str,

@@ -1,5 +1,4 @@
-//! What the patches of this program have in common: the field manager, and the operations of a JSON patch
-//! (RFC 6902). Sends nothing.
+//! Builds the patches of this program: the field manager, and the operations of a JSON patch (RFC 6902). Sends nothing.
 //!
 //! A path is given as its tokens; they are escaped here and nowhere else.
 
@@ -28,7 +27,7 @@ pub(crate) fn as_us() -> PatchParams {
     PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// Nothing is changed unless the value at `path` is `value`.
+/// The patch changes nothing unless the value at `path` is `value`.
 pub(crate) fn test<'p>(path: impl IntoIterator<Item = &'p str>, value: impl Into<Value>) -> PatchOperation {
     PatchOperation::Test(TestOperation { path: PointerBuf::from_tokens(path), value: value.into() })
 }
@@ -38,7 +37,7 @@ pub(crate) fn add<'p>(path: impl IntoIterator<Item = &'p str>, value: impl Into<
     PatchOperation::Add(AddOperation { path: PointerBuf::from_tokens(path), value: value.into() })
 }
 
-/// Replaces the value at `path`; nothing is changed if there is none.
+/// Replaces the value at `path`. If there is none, the patch changes nothing.
 pub(crate) fn replace<'p>(
     path: impl IntoIterator<Item = &'p str>,
     value: impl Into<Value>,
@@ -46,7 +45,7 @@ pub(crate) fn replace<'p>(
     PatchOperation::Replace(ReplaceOperation { path: PointerBuf::from_tokens(path), value: value.into() })
 }
 
-/// Removes the value at `path`; nothing is changed if there is none.
+/// Removes the value at `path`. If there is none, the patch changes nothing.
 pub(crate) fn remove<'p>(path: impl IntoIterator<Item = &'p str>) -> PatchOperation {
     PatchOperation::Remove(RemoveOperation { path: PointerBuf::from_tokens(path) })
 }

@@ -10,7 +10,7 @@ use crate::cluster::error::Error;
 use crate::cluster::server::Server;
 use crate::failure::Class;
 
-/// In the order in which they are tried.
+/// The versions, in the order in which they are tried.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 /// A namespaced kind that exists in one of the two versions.
@@ -44,10 +44,10 @@ impl Moved {
 }
 
 impl Server {
-    /// All objects of the kind in `namespace` with `labels`. `Gone` if the server has neither version.
+    /// All objects of the kind in `namespace` with `labels`.
     ///
     /// # Errors
-    /// As any call.
+    /// `Gone` if the server has neither version, and the failures of any API call.
     pub async fn list_moved<T: DeserializeOwned>(
         &self,
         kind: &Moved,

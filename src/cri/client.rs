@@ -17,7 +17,7 @@ use crate::cri::proto::v1::{self, image_service_client as image, runtime_service
 use crate::failure::Class;
 use crate::operation::preflight::Runtime;
 
-/// The kubelet's limit for an answer. The verbose status of a container with a large environment is large.
+/// Maximum size of an answer, as in the kubelet. The verbose status of a container with a large environment is large.
 const LARGEST_ANSWER: usize = 16 << 20;
 /// Time limit of a query. The runtime answers queries from memory; a runtime that takes longer is unhealthy.
 const ASK: Duration = Duration::from_secs(10);

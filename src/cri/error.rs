@@ -29,7 +29,7 @@ pub struct Error {
     pub call: &'static str,
     /// What the failure means for the caller.
     pub class: Class,
-    /// The message for people; complete without the source.
+    /// The message for users; complete without the source.
     pub message: String,
     /// The gRPC status. Absent if the call exceeded its own deadline here.
     pub source: Option<Status>,

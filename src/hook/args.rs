@@ -4,7 +4,7 @@
 use crate::api::hook_template::Argument;
 use crate::api::request::HookArg;
 
-/// Arguments that need no declaration: their name contains one of these.
+/// Arguments whose name contains one of these texts need no declaration.
 const INJECTED: [&str; 6] =
     ["PodName", "PodNamespace", "PodIP", "PodContainer", "ModifiedContainer", "HostIP"];
 
@@ -55,7 +55,7 @@ fn names(missing: &[String]) -> String {
     format!("{} {}", list.join(", "), if list.len() == 1 { "was" } else { "were" })
 }
 
-/// Names that only the pod supplies wherever there is a pod, even if it has no such address yet.
+/// Names whose values come only from the pod if there is a pod, even if the pod does not have that address yet.
 const OF_POD: [&str; 4] = ["PodName", "PodNamespace", "PodIP", "HostIP"];
 
 /// Merges the arguments: a given value overrides a declared one, an injected value overrides both. An undeclared

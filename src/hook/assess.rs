@@ -7,7 +7,7 @@ use crate::hook::condition::Condition;
 use crate::hook::measured::Measured;
 use crate::hook::value::Value;
 
-/// The default of `consecutiveErrorLimit`: errors in a row that are tolerated.
+/// The default of `consecutiveErrorLimit`: the number of errors in a row that are tolerated.
 pub(crate) const ERRORS_BORNE: i32 = 4;
 
 /// The conditions of one metric.
@@ -70,7 +70,7 @@ fn quoted(value: &Value) -> String {
 /// The limits of one metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// Most measurements; errors are not counted.
+    /// Maximum number of measurements; errors are not counted.
     pub(crate) count: Option<i32>,
     /// The tolerated number of failed measurements. `None`: the metric polls and tolerates any number.
     pub(crate) failures: Option<i32>,
@@ -117,7 +117,7 @@ impl Limits {
         }
     }
 
-    /// The verdict when all measurements are made and no limit was reached.
+    /// The verdict after the last measurement, if no limit was reached.
     fn used_up(
         &self,
         most: i32,

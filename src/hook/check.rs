@@ -18,11 +18,11 @@ use crate::hook::program::Program;
 use crate::hook::schedule::{LONGEST, SHORTEST, Schedule, parse_duration};
 use crate::hook::template;
 
-/// Most metrics of one hook.
+/// Maximum number of metrics of one hook.
 const MAX_METRICS: usize = 64;
-/// Most containers of a pod for which a template is checked.
+/// Maximum number of containers of a pod for which a template is checked.
 const MAX_CONTAINERS: usize = 64;
-/// Longest timeout of one measurement, in seconds: it holds a permit that others wait for.
+/// Maximum timeout of one measurement, in seconds: a measurement holds a permit that others wait for.
 const MAX_TIMEOUT: i32 = 60;
 /// The only fields that the kubernetes provider supports.
 const ANNOTATIONS: &str = "metadata.annotations.";
@@ -179,7 +179,7 @@ fn gauge(metric: &Metric, args: &[Argument]) -> Result<Gauge, Invalid> {
     Ok(Gauge { name: metric.name.clone(), schedule, conditions, limits })
 }
 
-/// The limits of a metric, with their defaults: section 4 of the design.
+/// The limits of a metric, with their defaults, as the section Conditions of docs/hooks.md states them.
 fn limits(check: &Check<'_>, metric: &Metric, interval: Option<Duration>) -> Result<Limits, Invalid> {
     let fields = [
         ("count", metric.count),

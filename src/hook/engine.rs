@@ -1,4 +1,5 @@
-//! Drives a run: takes the next metrics from the program, has them measured, records and reports the results.
+//! Executes a run of a hook: takes the next metrics from the program, starts their measurements, records and reports the
+//! results.
 //!
 //! Metrics that are due at the same time are measured concurrently, and a slow one delays no other. Must not
 //! decide what a measurement means, and must not repeat a measurement that has ended.
@@ -37,7 +38,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// An engine for a whole process: the limit of concurrent measurements is per process.
+    /// The value for a whole process: the limit of concurrent measurements is per process.
     pub fn new(settings: Settings) -> Self {
         let permits = Permits::new(settings.max_at_once);
         Self { shared: Arc::new(Shared { settings, permits }) }

@@ -3,18 +3,18 @@
 //! It reads input of an untrusted server: size, depth and the number of values are bounded, and the work is
 //! linear in the bytes. Must not interpret a number.
 //!
-//! Not a visitor of `serde_json`: that hands numbers over as `u64`, `i64` or `f64`. Their spelling is available with
+//! This is not a visitor of `serde_json`, which gets numbers as `u64`, `i64` or `f64`. Their spelling is available with
 //! its feature `arbitrary_precision`, which cargo would enable for every type of this program, or with `RawValue`,
 //! which scans each value again at each level of nesting and counts the position of an error from the inner value.
 //! Strings are decoded by `serde_json`, and a property test compares the rest with it.
 
 use std::fmt;
 
-/// Longest text that is parsed, in bytes.
+/// Maximum length of a text that is parsed, in bytes.
 pub const MAX_BYTES: usize = 1024 * 1024;
-/// Deepest nesting.
+/// Maximum nesting.
 const MAX_DEPTH: usize = 64;
-/// Most values in one document; each element and member counts.
+/// Maximum number of values in one document; each element and member counts.
 const MAX_VALUES: usize = 100_000;
 
 /// One JSON value.

@@ -17,13 +17,13 @@ use jsonpath_rust::parser::parse_json_path;
 
 use crate::hook::json::{Json, NotJson};
 
-/// Longest path, in bytes.
+/// Maximum length of a path, in bytes.
 const MAX_PATH: usize = 512;
-/// Deepest nesting of brackets.
+/// Maximum nesting of brackets.
 const MAX_NESTING: usize = 8;
-/// Most values that the evaluation of one path may visit.
+/// Maximum number of values that the evaluation of one path may visit.
 const MAX_STEPS: usize = 200_000;
-/// Longest result, in bytes.
+/// Maximum length of a result, in bytes.
 const MAX_RESULT: usize = 64 * 1024;
 
 /// Why there is no result.

@@ -1,11 +1,11 @@
-//! Hooks: what they measure, when, and what follows from it.
+//! Hooks: checks templates, schedules and makes the measurements, and computes the verdicts.
 //!
-//! Pure, without clock or network: all modules except those named next. With I/O: [`engine`], which drives a run;
-//! `provider`, which measures; [`reach`], which decides which addresses are allowed; [`runner`], which runs
-//! HookRun objects. Must not know operations or workloads: they request a run and read its phase.
+//! Four modules use clock or network: [`engine`] executes a run, `provider` makes a measurement, [`reach`] decides
+//! which addresses are allowed, [`runner`] runs HookRun objects. All other modules are pure. Must not depend on
+//! operations or workloads: they request a run and read its phase.
 //!
-//! [`check::prepare`] makes a run of a template. [`program::Program`] decides what to measure when, and judges
-//! the results.
+//! [`check::prepare`] builds the spec of a run from a template. [`program::Program`] decides when each metric is
+//! measured, and computes the verdict from the results.
 
 pub mod args;
 pub(crate) mod assess;

@@ -42,7 +42,7 @@ impl Permits {
         Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Waits for a permit. The result is never `None` in practice, since the queue is never closed.
+    /// Waits for a permit. The result is never `None`, because the queue is never closed.
     pub(crate) async fn acquire(&self, namespace: &str) -> Option<Permit> {
         let (sender, granted) = oneshot::channel();
         self.state().waiting.push_back((namespace.to_owned(), sender));

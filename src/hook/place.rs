@@ -1,11 +1,11 @@
-//! Where a hook is measured: the pod that it is about, in the types of this module. Must not look the pod up.
+//! The pod and namespace that the providers `kubernetes` and `exec` of a hook work on. Must not look the pod up.
 
 use crate::cri::identity::{Asked, Origin, PodRef};
 
 /// The namespace and pod on which `kubernetes` and `exec` work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The hook's namespace: nothing outside of it is touched.
+    /// The hook's namespace. A hook touches nothing in other namespaces.
     pub namespace: String,
     /// The pod; `None` for a hook without a pod.
     pub pod: Option<HookPod>,
@@ -24,7 +24,7 @@ impl Place {
 pub struct HookPod {
     /// The name of the pod.
     pub name: String,
-    /// The uid as the runtime has it: a pod that was created again under the same name is another pod.
+    /// The uid at the runtime: a pod that was created again under the same name is another pod.
     pub uid: String,
     /// Where the API server says that the pod comes from; this decides how far the uid can be trusted.
     pub origin: Origin,

@@ -1,7 +1,7 @@
-//! A compiled run: conditions compiled, durations parsed, limits set. What to measure next is a pure function of
-//! the run's status and the time; each result changes the status. Must not read a clock or measure anything.
+//! A compiled run: its conditions are compiled, its durations parsed, its limits set. It computes the next step from
+//! the run's status and the time, and records each result in the status. Must not read a clock or measure anything.
 //!
-//! A status that was stored and read back continues where it was: see [`Program::resume`].
+//! A run can continue from a stored status: see [`Program::resume`].
 
 use jiff::Timestamp;
 
@@ -11,10 +11,10 @@ use crate::hook::assess;
 use crate::hook::check::{self, Gauge, Invalid};
 use crate::hook::measured::Measured;
 
-/// Most measurements that a status contains per metric.
+/// Maximum number of measurements per metric in a status.
 const MAX_MEASUREMENTS: usize = 10;
 
-/// A run that can be driven.
+/// A compiled run.
 #[derive(Clone, Debug)]
 pub struct Program {
     gauges: Vec<Gauge>,

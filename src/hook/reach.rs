@@ -1,12 +1,12 @@
-//! Decides which addresses a hook may connect to. Hooks run from a node, whoever wrote them: what only a node can
-//! reach must not become reachable for all users who may write a `HookTemplate`. Must not connect to anything.
+//! Decides which addresses a hook may connect to. Hooks connect from a node: a user who may write a `HookTemplate` must
+//! not reach addresses that only a node can reach. Must not connect to anything.
 //!
 //! Denied unless `--hook-allow` names the address:
 //! * link-local addresses, and the other addresses at which clouds serve metadata and credentials;
 //! * loopback and the other addresses of this machine, which are also those of pods on the host's network (agents
 //!   use the node's network, and services that rely on this protection listen there);
 //! * the ports of Kubernetes' own components on any address;
-//! * addresses that are not those of one host.
+//! * addresses that do not belong to one host, such as multicast.
 //!
 //! `--hook-deny` overrides everything else. An IPv6 address that embeds an IPv4 one is also checked as that IPv4
 //! address. A name is resolved once, and the connection is made to the addresses that were checked.
@@ -24,8 +24,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 const METADATA: [Ipv4Addr; 3] =
     [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(192, 0, 0, 192)];
 
-/// The same in IPv6: Amazon's (instance metadata, pod identity, DNS), Google's, and those of Scaleway, Akamai and
-/// Oracle.
+/// The metadata services in IPv6: Amazon's (instance metadata, pod identity, DNS), Google's, and those of Scaleway, Akamai
+/// and Oracle.
 const METADATA_V6: [Ipv6Net; 5] = [
     Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0), 32),
     Ipv6Net::new_assert(Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254), 128),
@@ -45,7 +45,7 @@ pub struct Cidr(IpNet);
 pub struct Reach {
     allowed: Vec<Cidr>,
     denied: Vec<Cidr>,
-    /// Whether a user runs hooks at their own machine, which they may reach anyway.
+    /// True if a user runs the hook on the user's own machine: then its addresses are not denied.
     own_machine: bool,
 }
 
@@ -86,7 +86,7 @@ impl Reach {
         self
     }
 
-    /// The same policy for a user at their own machine, where the protection of a node does not apply.
+    /// The policy for a user who runs the hook on the user's own machine: the addresses of a machine are not denied.
     #[must_use]
     pub fn at_own_machine(mut self) -> Self {
         self.allowed.extend(Cidr::LOOPBACK);
@@ -102,7 +102,7 @@ impl Reach {
         self.judge(at, special)
     }
 
-    /// The same for one port of the address, with the current addresses of this machine.
+    /// Checks an address and a port, with the current addresses of this machine.
     fn check_port(&self, at: SocketAddr) -> Result<(), Unreachable> {
         self.check(at.ip())?;
         if self.own_machine {
@@ -193,7 +193,7 @@ fn special(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address that an IPv6 one leads to: mapped (RFC 4291), compatible, NAT64 (RFC 6052, 8215), 6to4 (RFC
+/// The IPv4 address that an IPv6 address embeds: mapped (RFC 4291), compatible, NAT64 (RFC 6052, 8215), 6to4 (RFC
 /// 3056).
 fn embedded(address: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = address else { return None };

@@ -1,9 +1,8 @@
-//! Runs HookRun objects: one task for each HookRun of this runner. The set of tasks is compared with the watched
-//! objects again and again. Must not measure anything itself (`engine` does).
+//! Runs HookRun objects: one task for each HookRun of this runner. A loop compares the set of tasks with the watched
+//! objects. Must not measure anything itself (`engine` does).
 //!
-//! The runner of a HookRun is written on it ([`crate::api::annotation::RUNNER`]): see [`run_lease`](self).
-//! HookRuns of an operation are driven by that operation and ignored here. Completed HookRuns are ignored as
-//! well.
+//! An annotation of a HookRun ([`crate::api::annotation::RUNNER`]) names its runner: see `run_lease`. HookRuns of an
+//! operation are ignored here, because the operation runs them. Completed HookRuns are ignored as well.
 
 mod allowance;
 mod metrics;
@@ -35,15 +34,15 @@ const SMALL: usize = 8 << 10;
 /// Which runner a HookRun belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// To be run here.
+    /// This runner's.
     Ours,
-    /// Another runner's: if it runs here, it is released.
+    /// Another runner's. If it runs here, it is released.
     Theirs,
-    /// Not yet known: if it runs here, it continues; otherwise it is not started.
+    /// Not yet known. If it runs here, it continues; otherwise it is not started.
     Unknown,
 }
 
-/// Decides which HookRuns are run here. It is asked again whenever a HookRun or the duty itself has changed.
+/// Decides which HookRuns are run here. The runner calls it again after each change of a HookRun or of the duty.
 pub trait Duty: Send {
     /// Called before each comparison of the HookRuns.
     fn begin(&mut self) {}
@@ -51,7 +50,8 @@ pub trait Duty: Send {
     /// The ownership of a HookRun.
     fn ownership(&mut self, run: &Summary) -> Ownership;
 
-    /// Where its measurements are made, or why none may be made. Called only for HookRuns that are `Ours`.
+    /// The pod and namespace of its measurements, or why it must not be measured. Called only for HookRuns that are
+    /// `Ours`.
     fn place(&self, run: &Summary) -> Result<Place, String>;
 
     /// Returns when the answers may have changed.
@@ -88,7 +88,7 @@ impl Default for Terms {
     }
 }
 
-/// What a runner works with.
+/// The dependencies and limits of a runner.
 #[derive(Clone, Debug)]
 pub struct RunnerContext {
     /// The API server to which HookRuns are written.
@@ -101,11 +101,11 @@ pub struct RunnerContext {
     pub identity: Identity,
     /// Must be the same for all runners of a cluster.
     pub terms: Terms,
-    /// Most HookRuns at the same time, shared among namespaces. The others wait; within a namespace the oldest is
-    /// first.
+    /// Maximum number of HookRuns at the same time, shared among namespaces. The others wait; within a namespace the
+    /// oldest is first.
     pub max_runs: usize,
-    /// Most bytes of large HookRuns (more than 8 KiB each) at the same time, shared among namespaces in the same
-    /// way.
+    /// Maximum size in bytes of all large HookRuns (more than 8 KiB each) at the same time, shared among namespaces
+    /// in the same way.
     pub max_bytes: usize,
     /// The metrics of this runner.
     pub metrics: Metrics,

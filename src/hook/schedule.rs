@@ -1,4 +1,4 @@
-//! When a metric is measured: parses Go durations, and computes the first and each next time. Pure.
+//! The schedule of a metric: parses Go durations, and computes the time of the next measurement. Pure.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::api::hook_run::MetricResult;
 
 /// The delay after a measurement that could not be made, if no interval is given.
 const AFTER_ERROR: Duration = Duration::from_secs(10);
-/// Shortest interval: a shorter one would amount to a denial-of-service attack.
+/// Minimum interval: a shorter one would amount to a denial-of-service attack.
 pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
-/// Longest interval or delay.
+/// Maximum interval or delay.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The schedule of one metric.

@@ -1,10 +1,10 @@
-//! The settings of hooks in a process: what they may do, and the clients that they use. Must not decide anything.
+//! The settings of hooks in a process: their permissions, limits and clients. Must not decide anything.
 
 use crate::cluster::server::Server;
 use crate::cri::client::Client;
 use crate::hook::reach::{Cidr, Reach};
 
-/// The settings of an engine.
+/// The settings of hooks in one process.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The role that measures, for messages: `the agent of node n1`, `the controller`.
@@ -21,7 +21,7 @@ pub struct Settings {
     pub exec: bool,
 }
 
-/// What people decide about hooks; for every role that runs them.
+/// The flags about hooks, for every role that runs them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Hooks")]
 pub struct HookArgs {
@@ -55,7 +55,7 @@ pub struct HookArgs {
 }
 
 impl HookArgs {
-    /// The same for a user at their own machine, which hooks may reach.
+    /// The same flags for a user who runs a hook on the user's own machine: its addresses are not denied.
     #[must_use]
     pub fn at_own_machine(self) -> Self {
         Self { own_machine: true, ..self }

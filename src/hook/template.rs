@@ -3,7 +3,7 @@
 
 use crate::api::hook_template::Argument;
 
-/// Longest rendered text, in bytes.
+/// Maximum length of a rendered text, in bytes.
 const MAX_RENDERED: usize = 256 * 1024;
 
 /// Why a text cannot be rendered. It names the position, never a value.

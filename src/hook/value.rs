@@ -2,7 +2,7 @@
 
 use crate::hook::json::Json;
 
-/// Longest value in a status, in bytes.
+/// Maximum length of a value in a status, in bytes.
 const MAX_PRINTED: usize = 1024;
 
 /// The value that a provider measured.

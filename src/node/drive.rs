@@ -473,7 +473,7 @@ fn limit(operation: &Operation, effect: &Effect) -> Duration {
             share(left, Duration::ZERO).min(LONGEST_FENCE_BACK)
         }
         Effect::Fence { .. } | Effect::Create { .. } | Effect::Start { .. } => share(left, Duration::ZERO),
-        // A repetition costs nothing, and the next effect may be waiting.
+        // This effect can be repeated later, and the next effect may be waiting.
         Effect::Remove { .. } | Effect::Respec { .. } | Effect::Gate { .. } => {
             share(left, Duration::ZERO).min(LONGEST_REPEATABLE)
         }

@@ -28,7 +28,7 @@ use crate::operation::report;
 use crate::operation::state::Operation;
 use crate::process::clock;
 
-/// Logs only once that the kubelet's folder is not visible: the cause is the same for all containers.
+/// Ensures that the log says only once that the kubelet's folder is not visible: the cause is the same for all containers.
 static UNSEEN: Once = Once::new();
 /// Time limit for reading a configuration again while a container is down.
 const READ_AGAIN: Duration = Duration::from_millis(500);

@@ -10,7 +10,7 @@ use crate::process::disk::Disk;
 
 /// Time limit of one call: a container may be down meanwhile.
 const LIMIT: Duration = Duration::from_millis(500);
-/// How many calls may hang at once, in the whole process.
+/// Maximum number of calls that hang at once, in the whole process.
 const MAX_CALLS: usize = 3;
 
 static CALLS: LazyLock<Disk> = LazyLock::new(|| Disk::new(MAX_CALLS));

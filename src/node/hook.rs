@@ -1,5 +1,5 @@
-//! Runs the hooks of the operations on this node: the measuring engine, the templates, and the hook that an
-//! operation currently waits for.
+//! Runs the hooks of the operations on this node: reads their templates, and measures the hook that an operation
+//! currently waits for.
 //!
 //! Decides nothing about an operation: `operation::hook` decides which hook is awaited, and what follows from its
 //! verdict. A separate task measures each hook; its results are applied between two observations of the pod.
@@ -43,7 +43,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 /// What running hooks requires.
 #[derive(Clone, Debug)]
 pub struct Hooks {
-    /// The engine that takes the measurements.
+    /// Makes the measurements.
     pub engine: Engine,
     /// The source of hook templates.
     pub templates: Templates,

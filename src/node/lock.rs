@@ -1,8 +1,8 @@
-//! Ensures one engine per runtime: one agent alone, or several commands concurrently.
+//! Ensures that either one agent or only commands work on a runtime. Commands can work concurrently.
 //!
-//! The lock is taken on the folder of the runtime's socket, so that it is the same for every process on the node,
-//! whatever its state folder or mount namespace, and disappears when its holder dies. It does not protect a single
-//! pod; the lock of a pod is in `journal`.
+//! The lock is a file lock on the folder of the runtime's socket: it is the same for every process on the node, whatever its
+//! state folder or mount namespace, and the kernel releases it when its holder ends. It does not protect a single pod; the
+//! lock of a pod is in `journal`.
 
 use std::fs::File;
 use std::io::ErrorKind;

@@ -1,7 +1,7 @@
-//! The engine on a node: accepts a request for a pod, plans it, and carries it out on the runtime, with a journal.
+//! Operations on a node: accepts a request for a pod, plans it, and carries it out through the runtime, with a journal.
 //!
-//! Used by the agent and by `inplace node`; depends on neither. Decisions are made in `operation`; the protocol of
-//! the runtime is in `cri`.
+//! The agent and `inplace node` use it; it depends on neither. `operation` makes the decisions; `cri` has the protocol of the
+//! runtime.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,7 +50,7 @@ mod set_aside;
 pub mod settings;
 pub mod sweep;
 
-/// The engine and its dependencies.
+/// Carries out operations on a node, with these dependencies and limits.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The client of the runtime.
@@ -59,7 +59,7 @@ pub struct Node {
     pub journal: Journal,
     /// The limit on concurrent image pulls.
     pub pulls: Pulls,
-    /// The permit of the operation that this engine carries out; the default is without a limit.
+    /// The permit of the operation that this value carries out; the default is without a limit.
     pub permit: Permit,
     /// Bytes that a pull must leave free on the image disk.
     pub image_reserve: u64,
@@ -126,7 +126,7 @@ impl Error {
 }
 
 impl Node {
-    /// An engine on the runtime behind `client`, with its journal below `state`.
+    /// A node with the runtime behind `client` and the journal below `state`.
     pub fn new(
         client: Client,
         state: &Path,
@@ -153,7 +153,7 @@ impl Node {
         })
     }
 
-    /// The same engine beside a kubelet, with the API server's view of the pods of its node.
+    /// The same node beside a kubelet, with the API server's view of its pods.
     #[must_use]
     pub fn with_cluster(mut self, pods: NodePods, holder: Holder, allow_pull_secrets: bool) -> Self {
         self.cluster = Some(pods);
@@ -162,7 +162,7 @@ impl Node {
         self
     }
 
-    /// The same engine with hooks.
+    /// The same node with hooks.
     #[must_use]
     pub fn with_hooks(mut self, hooks: Hooks) -> Self {
         self.hooks = Some(hooks);
@@ -211,7 +211,7 @@ impl Node {
         Ok(found.into_iter().next().ok_or_else(missing)?)
     }
 
-    /// Returns what would be done. Touches nothing.
+    /// Returns the plan for `request`. Touches nothing.
     pub async fn plan(&self, pod: &PodRef, request: Request) -> Result<Plan, Error> {
         self.identify(pod).await?;
         self.planned(pod, request).await

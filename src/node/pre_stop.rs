@@ -99,7 +99,7 @@ pub(super) struct Place<'a> {
 /// Runs the handler for at most `budget`.
 ///
 /// # Errors
-/// The failure as text for people. The container is to be stopped all the same.
+/// The failure as text for users. The caller stops the container all the same.
 pub(super) async fn run(client: &Client, place: Place<'_>, budget: Duration) -> Result<(), String> {
     let handler: Handler = serde_json::from_str(place.handler)
         .map_err(|error| format!("the handler cannot be read: {}", kind(&error)))?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::cri::client::{Client, Observer};
 use crate::cri::endpoint::{Endpoint, NoEndpoint};
 
-/// Where the runtime is and where things are kept.
+/// The runtime's socket, the state folder and the disk reserve.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Node")]
 pub struct NodeArgs {

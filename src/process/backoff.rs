@@ -1,13 +1,13 @@
-//! The pause between attempts: the first one, doubled with each attempt up to the longest one. Must not sleep.
+//! Computes the pauses between attempts: each is twice the previous one, up to a maximum. Must not sleep.
 //!
-//! Not backon's iterators: an iterator yields an `Option`, says nothing of the attempts before it, and starts again
-//! only if it is built again; here a success resets it, the first failure of a row is the one that is logged, and
-//! those that store a number of failures compute the pause from it. The operations keep such a number in the
-//! journal and compute their pauses themselves, because decisions import nothing of a process.
+//! This is not the crate `backon`, which kube brings. Its iterators do not return the number of attempts so far, and
+//! must be built again to start over. Here a success resets the pauses, the caller can see the first failure of a row, which
+//! it logs, and a caller that stores a number of failures can compute the pause from it. The operations store such a number
+//! in the journal and compute their pauses themselves, because `operation` imports nothing of `process`.
 
 use std::time::Duration;
 
-/// The pauses of one row of attempts.
+/// The pauses between consecutive attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
@@ -16,7 +16,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// No attempt has failed yet.
+    /// A back-off without a failed attempt.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, attempts: 0 }
     }
@@ -28,13 +28,13 @@ impl Backoff {
         pause
     }
 
-    /// The pause after a failed attempt with `before` other ones before it, in one row.
+    /// The pause after a failed attempt that follows `before` other consecutive failures.
     pub fn after(&self, before: u32) -> Duration {
         let factor = 1_u32.checked_shl(before).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.longest)
     }
 
-    /// An attempt has succeeded.
+    /// Records that an attempt has succeeded.
     pub fn reset(&mut self) {
         self.attempts = 0;
     }

@@ -38,7 +38,7 @@ impl Watch {
         let passed = self.steady.duration_since(before.steady);
         let jump = jump(self.wall.duration_since(before.wall), passed);
         if jump.is_none() {
-            // The start is retained, so that small deviations add up.
+            // The start is kept, so that small deviations add up.
             *self = before;
         }
         jump

@@ -82,14 +82,14 @@ fn hold(pod: &str, name: &str) -> Option<std::path::PathBuf> {
     Some(held)
 }
 
-/// Delays the process at a point where a test observes what others do meanwhile.
+/// Delays the process at a point where a test observes other processes meanwhile.
 #[cfg(not(feature = "faults"))]
 #[inline]
 pub fn delay(_name: impl FnOnce() -> String) -> std::future::Ready<()> {
     std::future::ready(())
 }
 
-/// Delays the process at a point where a test observes what others do meanwhile, each time for a different part of
+/// Delays the process at a point where a test observes other processes meanwhile, each time for a different part of
 /// the configured time.
 #[cfg(feature = "faults")]
 #[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]

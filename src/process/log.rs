@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 /// Silences a module that logs each error that it also returns. The caller logs that error, once.
 const QUIET: &str = "kube_client::client::builder=off";
 
-/// How to log.
+/// The flags about logging.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub struct LogArgs {

@@ -1,4 +1,4 @@
-//! Process infrastructure: time, logs, signals, health and metrics over HTTP, fault points.
+//! Services of a process: time, random numbers, logs, signals, files, health and metrics over HTTP, fault points.
 //!
 //! Contains nothing about pods, and imports no other module of this crate.
 

@@ -1,4 +1,4 @@
-//! Both workload kinds: what users write is read, and the definitions are what Kubernetes 1.20 takes.
+//! Tests of both workload kinds: manifests of users are parsed, and Kubernetes 1.20 accepts the definitions.
 
 use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
@@ -201,7 +201,7 @@ fn the_schemas_are_structural_small_and_keep_what_a_pod_may_hold() {
                 schema.get("default").is_none_or(|default| !default.is_null()),
                 "{path} defaults to null"
             );
-            // A null that is let in would be read by nobody: only what may be absent may be null.
+            // The type of a field with a default cannot parse a null, so the field must not be nullable.
             assert!(!(fields.contains_key("default") && schema["nullable"] == true), "{path} may be null");
             if schema["x-kubernetes-preserve-unknown-fields"] == true {
                 preserved.push(path.to_owned());

@@ -1,4 +1,6 @@
-//! From the document to a pod that can be run: defaults as Kubernetes sets them, and all wrong values at once.
+//! Converts the parsed document into a valid pod: sets the defaults of Kubernetes, and collects all invalid values.
+//!
+//! Must not look at the node, and must not put values of environment variables into a message.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +12,7 @@ use super::{
 use crate::api::annotation;
 use crate::api::image::ImageRef;
 
-/// Collects what is wrong, by path.
+/// The problems found so far, each with its path.
 #[derive(Default)]
 struct Problems(Vec<String>);
 
@@ -149,7 +151,7 @@ fn container(
     })
 }
 
-/// Kubernetes' own default: what can move is looked up every time.
+/// The default of Kubernetes: `Always` for the tag `latest` or no tag, because the image behind it can change.
 fn default_policy(image: &ImageRef) -> PullPolicy {
     let rest = &image.as_str()[image.repository().len()..];
     if image.digest().is_none() && matches!(rest, "" | ":latest") {
@@ -222,7 +224,7 @@ fn volumes(raw: Vec<document::Volume>, problems: &mut Problems) -> Vec<Volume> {
                 VolumeSource::Directory
             }
             (_, Some(host)) => host_path(host, &format!("{path}.hostPath"), problems),
-            // Kubernetes takes a volume of no kind for an empty folder.
+            // In Kubernetes a volume without a source is an `emptyDir`.
             (empty, None) => match empty.and_then(|empty| empty.medium).as_deref() {
                 None | Some("") => VolumeSource::Directory,
                 Some("Memory") => VolumeSource::Memory,

@@ -1,14 +1,13 @@
-//! The shape of the YAML, before anything is checked.
+//! The types of the YAML document, before its values are checked.
 //!
-//! Loose on purpose: wrong values are found by `check`, which reports all of them at once. What
-//! a kubelet also writes as JSON (ports, preStop) serialises here exactly as Kubernetes does.
+//! They accept invalid values, so that `check` can report all of them in one error. Ports and preStop handlers, which a
+//! kubelet writes as JSON into annotations, have the same JSON form here.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A Pod.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Document {
@@ -109,21 +108,21 @@ pub(super) struct HostPath {
     pub(super) kind: Option<String>,
 }
 
-/// A named port of a container, in Kubernetes' JSON spelling.
+/// A port of a container, with the JSON form of Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
-    /// What a handler calls it; may be empty.
+    /// The name that a handler can use; may be empty.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
     pub name: String,
-    /// Where the container listens.
+    /// The port on which the container listens.
     pub container_port: i32,
     /// `TCP`, `UDP` or `SCTP`.
     #[serde(deserialize_with = "or_default")]
     pub protocol: String,
 }
 
-/// What runs before a container is asked to stop, in Kubernetes' JSON spelling: exactly one of them.
+/// The handler that runs before a container gets its stop signal, with the JSON form of Kubernetes. Exactly one field is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Handler {
@@ -133,10 +132,10 @@ pub struct Handler {
     /// A GET request from the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_get: Option<HttpGet>,
-    /// Opens a connection. Kubernetes keeps it for old objects only.
+    /// Opens a TCP connection. Kubernetes keeps the field for backward compatibility only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp_socket: Option<TcpSocket>,
-    /// Waits.
+    /// Waits for a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sleep: Option<Sleep>,
 }
@@ -145,7 +144,7 @@ pub struct Handler {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecAction {
-    /// Program and arguments, no shell.
+    /// The program and its arguments; no shell is used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
 }
@@ -154,18 +153,18 @@ pub struct ExecAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpGet {
-    /// With the leading `/`.
+    /// The path, with the leading `/`.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
     pub path: String,
-    /// Where.
+    /// The port of the server.
     pub port: Port,
-    /// Empty: the pod's address.
+    /// The host; empty: the pod's address.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
     pub host: String,
     /// `HTTP` or `HTTPS`.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
     pub scheme: String,
-    /// Sent along.
+    /// The headers of the request.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
     pub http_headers: Vec<Header>,
 }
@@ -174,37 +173,37 @@ pub struct HttpGet {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Header {
-    /// Its name.
+    /// The name of the header.
     pub name: String,
-    /// Its value.
+    /// The value of the header.
     pub value: String,
 }
 
-/// Opens a connection.
+/// Opens a TCP connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TcpSocket {
-    /// Where.
+    /// The port of the server.
     pub port: Port,
-    /// Empty: the pod's address.
+    /// The host; empty: the pod's address.
     #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
     pub host: String,
 }
 
-/// Waits.
+/// Waits for a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sleep {
-    /// How long.
+    /// The time in seconds.
     pub seconds: i64,
 }
 
-/// A port by number or by the name the container gives it.
+/// A port, by number or by the name of a container port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// 1 to 65535 once checked.
+    /// A number; after the check 1 to 65535.
     Number(i64),
-    /// One of the container's ports once checked.
+    /// A name; after the check that of a port of the container.
     Name(String),
 }
 
@@ -245,7 +244,7 @@ impl<'de> Deserialize<'de> for Port {
     }
 }
 
-/// Kubernetes takes `field:` with nothing behind it for an absent field.
+/// Treats null (`field:` without a value) as an absent field, as Kubernetes does.
 fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(field: D) -> Result<T, D::Error> {
     Option::deserialize(field).map(Option::unwrap_or_default)
 }

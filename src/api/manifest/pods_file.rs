@@ -1,9 +1,9 @@
-//! The pods directory of a standalone agent: which pods a file names, and what it asks of them.
+//! Parses a file in the pods directory of a standalone agent: the pods that the file names, and their requests.
 //!
-//! Reads kind and metadata of each document and nothing else, so that every manifest a kubelet takes passes.
-//! Whether the request makes sense is for `request`.
+//! Reads only kind and metadata of each document, so that every manifest that a kubelet accepts is accepted. `request` parses
+//! the requests.
 //!
-//! A trap that is YAML's: in `inplace.dev/request: restart app #2` the `#2` is a comment; the value needs quotes.
+//! In YAML the `#2` of `inplace.dev/request: restart app #2` is a comment: the value needs quotes.
 
 use std::collections::BTreeMap;
 
@@ -16,36 +16,36 @@ use crate::api::request::{is_dns_label, is_dns_subdomain};
 /// A pod that a file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEntry {
-    /// `default` when the file names none.
+    /// `default` if the file has none.
     pub namespace: String,
     /// The pod's name.
     pub name: String,
-    /// Only when the file gives one.
+    /// The pod's uid, if the file has one.
     pub uid: Option<String>,
     /// The value of the request annotation, unparsed.
     pub request: Option<String>,
 }
 
-/// Why a file cannot be read.
+/// Why a file cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPodsFile {
-    /// Malformed, or metadata of the wrong type.
+    /// The YAML is malformed, or metadata has the wrong type.
     #[error("not valid YAML: {0}")]
     Yaml(#[from] BadYaml),
-    /// A Pod that cannot be found on the node.
+    /// A Pod has no name, so it cannot be found on the node.
     #[error("Pod number {0} of the file has no metadata.name: set it")]
     NoName(usize),
-    /// A name that no pod can have. It is not quoted: it may be long, and hold anything.
+    /// A name or namespace is not valid. The message does not quote it, because the text is unbounded.
     #[error("Pod number {pod} of the file has a {field} that is not a valid name: {DNS_NAME}")]
     BadName {
-        /// Which of them, from 1.
+        /// The number of the Pod in the file, from 1.
         pod: usize,
         /// `metadata.name` or `metadata.namespace`.
         field: &'static str,
     },
 }
 
-/// What a name is.
+/// The rule for valid names, for the message.
 const DNS_NAME: &str = "lower-case letters, digits and `-` (in a pod's name `.` as well), with a letter or digit at the \
     beginning and at the end, of 63 characters at most (253 in a pod's name)";
 
@@ -66,7 +66,7 @@ struct Metadata {
 }
 
 impl PodEntry {
-    /// Reads a file of one or more YAML documents; what is no Pod is skipped.
+    /// Parses a file of one or more YAML documents. Objects of other kinds are skipped.
     pub fn parse(text: &str) -> Result<Vec<Self>, InvalidPodsFile> {
         let documents: Vec<Option<Document>> = yaml::all(text)?;
         let pods = documents.into_iter().flatten().filter(|document| document.kind.as_deref() == Some("Pod"));

@@ -1,4 +1,4 @@
-//! Unit tests of the module above; nothing here is part of the product.
+//! Unit tests of the manifests: what is parsed, which defaults are set, and which values are errors.
 
 use super::*;
 
@@ -267,7 +267,7 @@ fn a_broken_pods_file_is_told_by_line() {
     assert_eq!(error, "Pod number 1 of the file has no metadata.name: set it");
 }
 
-/// Names become the names of files.
+/// Names of objects become names of files.
 #[test]
 fn a_pods_file_whose_names_are_none_is_refused() {
     for (name, namespace, field) in [

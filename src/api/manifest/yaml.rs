@@ -1,26 +1,26 @@
-//! YAML into types: the unknown fields by path, errors by line and column.
+//! Parses YAML into types. Unknown fields are reported by path, errors by line and column.
 //!
-//! An error must not quote the text around it, nor a value: environment values are secrets.
+//! An error must not quote a value or the text around it: values of environment variables are often secrets.
 
 use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 use serde_saphyr::Error;
 use serde_saphyr::options::DuplicateKeyPolicy;
 
-/// Where the YAML is wrong, and how.
+/// An error in the YAML, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct BadYaml {
-    /// From 1; 0 when nobody knows.
+    /// The line, from 1; 0 if it is unknown.
     pub line: u64,
-    /// From 1; 0 when nobody knows.
+    /// The column, from 1; 0 if it is unknown.
     pub column: u64,
-    /// What is wrong. Quotes no values.
+    /// The problem. Quotes no values.
     pub problem: String,
 }
 
-/// Reads the only document, and lists the fields that `T` does not know. Text that other readers of YAML take for
-/// a number or a boolean has to be quoted where `T` wants a text, as Kubernetes demands it.
+/// Parses the only document, and returns the paths of the fields that `T` does not have. A text that YAML reads as a number
+/// or a boolean must be quoted where `T` has a text, as Kubernetes requires.
 pub(in crate::api) fn one<T: DeserializeOwned>(text: &str) -> Result<(T, Vec<String>), BadYaml> {
     let options = serde_saphyr::options! { with_snippet: false, no_schema: true };
     let mut unknown = Vec::new();
@@ -31,14 +31,14 @@ pub(in crate::api) fn one<T: DeserializeOwned>(text: &str) -> Result<(T, Vec<Str
     Ok((value, unknown))
 }
 
-/// Reads all documents and skips what `T` does not know.
+/// Parses all documents. Fields that `T` does not have are skipped.
 pub(in crate::api) fn all<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, BadYaml> {
     let options =
         serde_saphyr::options! { with_snippet: false, duplicate_keys: DuplicateKeyPolicy::LastWins };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| bad(&error))
 }
 
-/// `spec.containers[0].resources`.
+/// The path as text, such as `spec.containers[0].resources`.
 fn spelled(path: &Path<'_>) -> String {
     match path {
         Path::Root => String::new(),
@@ -66,7 +66,7 @@ fn bad(error: &Error) -> BadYaml {
         Error::AliasError { error, .. } => return BadYaml { line, column, ..bad(error) },
         other => {
             let text = other.to_string();
-            // Line and column are reported already.
+            // Line and column are in fields of their own.
             text.split_once(" at line ").map_or(text.as_str(), |(problem, _)| problem).to_owned()
         }
     };

@@ -1,5 +1,5 @@
-//! Describes a hook run in words: one line per finished measurement while it runs, then the verdict of each
-//! metric and of the whole run. Formats only; decides nothing about the hook.
+//! Formats a hook run as text: one line per finished measurement while it runs, then the verdict of each metric and of
+//! the whole run. Decides nothing about the hook.
 
 use std::collections::BTreeMap;
 

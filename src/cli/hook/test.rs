@@ -42,7 +42,7 @@ pub(super) struct TestArgs {
     hooks: HookArgs,
 }
 
-/// The pod that the hook is about.
+/// The flags about the pod of the hook.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Pod")]
 pub(super) struct AboutArgs {

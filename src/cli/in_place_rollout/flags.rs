@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::cli::span::Seconds;
 use crate::podtask::amount::Amount;
 
-/// How it goes through the pods of a workload.
+/// The flags about the rollout over the pods of a workload.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Rollout to the pods of a workload")]
 pub(in crate::cli) struct RolloutFlags {

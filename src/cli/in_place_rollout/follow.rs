@@ -25,7 +25,7 @@ use crate::process::clock;
 const LOOK: Duration = Duration::from_secs(15);
 /// Interval at which a terminal is redrawn when only the time has changed.
 const FRAME: Duration = Duration::from_millis(250);
-/// Stands for "no time limit".
+/// The time limit that is used if there is none.
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Result of following a rollout.

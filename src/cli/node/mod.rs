@@ -1,5 +1,5 @@
-//! `inplace node ...`: runs the engine on this node through the runtime's socket, without an API server. Only
-//! parses, locks and reports; the engine is in `crate::node`.
+//! `inplace node ...`: carries out operations on this node through the runtime's socket, without an API server. Only
+//! parses, locks and reports; `crate::node` carries out the operations.
 
 use clap::{Args, Subcommand};
 
@@ -139,7 +139,7 @@ impl Failed {
         }
     }
 
-    /// The error as the contract's status object, so that a script gets this object for every kind of end.
+    /// The error as a status object, so that a script gets this object for every kind of end.
     fn status(&self, id: &str) -> Status {
         let exit = self.exit();
         let phase = match exit {
@@ -192,7 +192,7 @@ impl NodeCommand {
     }
 }
 
-/// Creates the engine for one command. A command pulls one image at a time.
+/// The node for one command. A command pulls one image at a time.
 fn engine(settings: &NodeArgs) -> Result<Node, Failed> {
     let client = settings.client(None)?;
     Ok(Node::new(client, &settings.state_dir, 1, settings.image_reserve)?)

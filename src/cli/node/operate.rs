@@ -46,7 +46,7 @@ pub(super) struct Swap {
     no_rollback: bool,
 }
 
-/// What restart and swap have in common.
+/// The flags that `node restart` and `node swap` share.
 #[derive(Debug, Args)]
 struct How {
     /// Seconds that the new container must stay up

@@ -8,7 +8,7 @@ use crate::cli::named_value::NamedValue;
 use crate::cli::span::Seconds;
 use crate::process::random;
 
-/// How to do it.
+/// The flags about the request.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Request")]
 pub(super) struct RequestFlags {

@@ -52,7 +52,7 @@ pub struct Swap {
     common: Common,
 }
 
-/// What both have in common.
+/// The flags that `restart` and `swap` share.
 #[derive(Debug, Args)]
 struct Common {
     /// Wait until it has ended, at most this long [default: its deadline plus one minute; for a workload: no limit]

@@ -3,7 +3,7 @@
 //! Of a workload it writes `spec.template` and `spec.updateStrategy.paused` and nothing else; the controller does
 //! the rest.
 
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
@@ -31,8 +31,10 @@ enum Verb {
     /// Follow an update to its end; fails if the update has failed or is stopped
     Status(status::StatusArgs),
     /// Show the revisions of a workload
+    #[command(mut_args(of_workload))]
     History(history::HistoryArgs),
     /// Roll back to the template of an earlier revision
+    #[command(mut_args(of_workload))]
     Undo(undo::UndoArgs),
     /// Start no further updates; scaling continues
     Pause(About),
@@ -40,7 +42,16 @@ enum Verb {
     Resume(About),
 }
 
-/// Which workload, where, and in which form the result is wanted.
+/// The help of commands that refuse an `InPlaceRollout`.
+fn of_workload(arg: Arg) -> Arg {
+    if arg.get_id() == "workload" {
+        arg.help("The workload: gamedeployment/NAME or gamestatefulset/NAME, also as two words")
+    } else {
+        arg
+    }
+}
+
+/// Arguments of all verbs: the workload, the cluster and the form of the result.
 #[derive(Clone, Debug, Args)]
 struct About {
     /// The workload: gamedeployment/NAME or gamestatefulset/NAME, also as two words; or ipr/NAME, an InPlaceRollout

@@ -27,7 +27,7 @@ pub(super) struct StatusArgs {
         default_value_t = true, default_missing_value = "true", value_name = "BOOL")]
     watch: bool,
     /// Follow the update at most this long, as 30s or 5m; 0 for no limit
-    #[arg(long, value_name = "SPAN", default_value = "0")]
+    #[arg(long, value_name = "TIME", default_value = "0")]
     timeout: Seconds,
     #[command(flatten)]
     about: About,

@@ -33,9 +33,9 @@ enum Fit {
 
 impl NodePods {
     /// Changes the image of `container` in the pod's spec from `from` to `to`; writes nothing if it is `to`
-    /// already. The same patch writes `status` to the pod's annotation. From then on, only that annotation names
-    /// the previous image, and the admission policy allows an agent to roll back only to an image that the agent
-    /// recorded there while the pod had it.
+    /// already. The same patch writes `status`, with the previous image, to the pod's annotation: the spec no longer names
+    /// that image, and the admission policy allows an agent to roll back only to an image that the agent recorded in the
+    /// annotation while the pod had it.
     ///
     /// # Errors
     /// `Refused` if the image is a third one, `Gone` if the pod or the container does not exist, `Final` for a

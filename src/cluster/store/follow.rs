@@ -58,7 +58,7 @@ struct Follower<'a, T> {
     failed_lists: u32,
     /// When the present watch was opened.
     opened: Option<Instant>,
-    /// Attempts since the last successful one.
+    /// Attempts since the last watch that stayed open for [`STEADY`].
     failures: u32,
     /// Whether the log already says that the server is unreachable.
     reported: bool,

@@ -1,4 +1,4 @@
-//! The certificate that clients are presented. It can be replaced at any time. Must never print its key.
+//! The certificate that the server presents to clients. It can be replaced at any time. Must never print its key.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

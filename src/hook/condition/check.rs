@@ -1,14 +1,15 @@
-//! Checks what a condition consists of: known names, known functions, bounded depth.
+//! Checks that a condition has only known names, known functions and a bounded depth.
 //!
-//! Reads the parsed expression only. Must not recurse: an expression may be as deep as its source is long.
+//! Reads only the parsed expression. Must not recurse: the depth of an expression can be as large as the length of its
+//! source.
 
 use cel::common::ast::{ComprehensionExpr, EntryExpr, Expr, IdedExpr};
 
-/// Deepest expression: the recursion of its evaluation is as deep.
+/// Maximum depth of an expression, and so of the recursion of its evaluation.
 const MAX_DEPTH: usize = 96;
-/// Deepest nesting of macros.
+/// Maximum nesting of macros.
 const MAX_MACROS: usize = 2;
-/// Deepest nesting of brackets, checked before parsing.
+/// Maximum nesting of brackets, checked before parsing.
 const MAX_BRACKETS: usize = 32;
 /// Functions by name; operators are spelled with `_`, `@` or `-`.
 const FUNCTIONS: [&str; 10] =

@@ -1,8 +1,8 @@
 //! Conditions: CEL over `result`, with `asInt` and `asFloat`. Compiled once, evaluated often. Must not measure.
 //!
-//! The author of a `HookTemplate` writes a program that runs on the node. Its length, depth and macros are
-//! bounded when it is compiled, and `work` bounds its cost before each evaluation. So it ends soon by
-//! construction, without a timeout.
+//! A condition is a program of the template's author that runs on the node. Its length, depth and macros are bounded
+//! when it is compiled, and `work` bounds its cost before each evaluation. So every evaluation ends soon, without a
+//! timeout.
 
 mod arithmetic;
 mod check;
@@ -20,11 +20,11 @@ use cel::{Context, Env, ExecutionError};
 use crate::hook::json::Json;
 use crate::hook::value::{Value, cut};
 
-/// Longest source, in bytes.
+/// Maximum length of the source, in bytes.
 const MAX_SOURCE: usize = 2048;
-/// Longest text that a condition judges, in bytes.
+/// Maximum length of a text that a condition evaluates, in bytes.
 const MAX_TEXT: usize = 64 * 1024;
-/// Most values in a result that a condition judges.
+/// Maximum number of values in a result that a condition evaluates.
 const MAX_VALUES: usize = 10_000;
 
 static ENV: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
@@ -53,7 +53,7 @@ pub struct Undecided {
 }
 
 impl Condition {
-    /// Compiles a source; the error says where it is wrong.
+    /// Compiles a source; the error contains the position of the problem.
     pub fn compile(source: &str) -> Result<Self, InvalidCondition> {
         let wrong = |problem: String| InvalidCondition { source_text: cut(source, 256), problem };
         if source.len() > MAX_SOURCE {

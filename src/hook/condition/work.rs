@@ -9,9 +9,9 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, L
 
 use super::members;
 
-/// Most work of one evaluation: well under a second.
+/// Maximum work of one evaluation: well under a second.
 pub(super) const MOST: u64 = 1_000_000;
-/// Largest result that is judged.
+/// Maximum size of a result that is evaluated.
 pub(super) const MOST_RESULT: u64 = 50_000;
 /// Bytes of text per unit.
 const TEXT: u64 = 16;
@@ -33,7 +33,7 @@ fn key_size(key: &cel::objects::Key) -> u64 {
     }
 }
 
-/// The most work for a result of this size.
+/// The upper bound of the work for a result of this size.
 pub(super) fn bound(expression: &IdedExpr, result: u64) -> u64 {
     Sizes { names: vec![("result", result)] }.of(expression).work
 }

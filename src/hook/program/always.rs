@@ -1,5 +1,5 @@
-//! Property tests that hold for every hook and every sequence of outcomes: a run ends within bounds, approves
-//! nothing that never succeeded, and a process that is killed at any point changes no verdict.
+//! Property tests for all hooks and all sequences of outcomes: a run ends within bounds, a metric that never succeeded is
+//! not approved, and the kill of the process at any point does not change a verdict.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,4 @@
-//! The verdicts of runs, row by row: the tables of the reference under this project's decisions (design, section
-//! 4).
+//! Tests of the verdicts of runs, row by row, as the section Conditions of docs/hooks.md states them.
 
 use serde_json::json;
 
@@ -102,7 +101,7 @@ fn every_row_of_the_table() {
         ),
         (&three, "SSS", Successful, 3, 120, ""),
         (&three, "SFF", Successful, 3, 120, ""),
-        // failureLimit 0 is strict, and so is an absent one.
+        // With failureLimit 0 or absent no failure is tolerated.
         (&strict, "F", Failed, 1, 0, "m: 1 of 2 measurements failed, none is tolerated"),
         (&once, "F", Failed, 1, 0, "m: 1 of 1 measurement failed, none is tolerated"),
         (&once, "S", Successful, 1, 0, ""),
@@ -121,7 +120,7 @@ fn every_row_of_the_table() {
         (&three, "EEEESEEEESEEEES", Successful, 15, 840, ""),
         (&once, "EES", Successful, 3, 20, ""),
         (&once, "EEEEE", Error, 5, 40, "m: 5 measurements in a row ended with an error"),
-        // Polling tolerates failures, and is no success when the count is used up.
+        // Polling tolerates failures, but the metric fails if it has no success after `count` measurements.
         (
             &poll,
             "FFFFFFFFFF",
@@ -164,7 +163,7 @@ fn every_row_of_the_table() {
             0,
             "m: the only measurement is finished, none was successful",
         ),
-        // An explicit failureLimit is strict while polling as well.
+        // An explicit failureLimit applies while polling as well.
         (
             &json!({ "interval": "1s", "successfulLimit": 1, "failureLimit": 1 }),
             "FF",

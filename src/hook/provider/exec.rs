@@ -21,11 +21,11 @@ use crate::hook::value::{Value, cut};
 
 /// Time limit of the command, unless the hook sets another one.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Most bytes of output.
+/// Maximum size of the output in bytes.
 const LONGEST: usize = 16 << 10;
-/// Most bytes of output and standard error together, as the runtime sends them.
+/// Maximum size of the runtime's answer in bytes, which contains output and standard error.
 const LARGEST_ANSWER: usize = 64 << 10;
-/// Most bytes of standard error in a message.
+/// Maximum number of bytes of standard error in a message.
 const LONGEST_MESSAGE: usize = 256;
 
 pub(super) async fn measure(

@@ -17,9 +17,9 @@ use crate::api::hook_template::Tls;
 use crate::hook::reach::{Reach, literal};
 use crate::process::cause;
 
-/// Most bytes of an answer's body: the result of a hook is small.
+/// Maximum size of an answer's body in bytes: the result of a hook is small.
 const LARGEST: usize = 1 << 20;
-/// Most redirects that are followed.
+/// Maximum number of redirects that are followed.
 const REDIRECTS: usize = 5;
 
 /// A request.

@@ -11,7 +11,7 @@ use crate::hook::place::Place;
 use crate::hook::settings::Settings;
 use crate::hook::value::{Value, cut};
 
-/// Most bytes of an annotation's value in a message.
+/// Maximum number of bytes of an annotation's value in a message.
 const LONGEST_VALUE: usize = 128;
 /// Prefixes of the keys that agents and kubelets use.
 const OURS: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];

@@ -17,10 +17,10 @@ use crate::hook::value::{Value, cut};
 
 /// Time limit of the whole query.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Most bytes of Prometheus' own error text in a message.
+/// Maximum number of bytes of Prometheus' own error text in a message.
 const LONGEST_MESSAGE: usize = 512;
 
-/// Both kinds of answer: success and error.
+/// The answer to a query, a success or an error.
 #[derive(Deserialize)]
 struct Answer {
     status: String,

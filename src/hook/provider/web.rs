@@ -1,4 +1,4 @@
-//! The provider `web`: sends a request to an HTTP server, and makes a value of the answer. Must not judge it.
+//! The provider `web`: sends a request to an HTTP server, and converts the answer to a value. Must not judge it.
 
 use std::time::Duration;
 

@@ -40,9 +40,9 @@ impl Allowance {
         self.of(namespace).count
     }
 
-    /// Whether one more of `namespace` may start. A namespace may use a share of what the others leave over, so
-    /// that a few namespaces that use all they may leave something for the next one. A HookRun that is larger
-    /// than the whole limit runs only if no other large one runs.
+    /// Whether one more HookRun of `namespace` may start. A namespace may use a share of the limit that the other
+    /// namespaces do not use, so that some of the limit is left for a further namespace. A HookRun that is larger than the
+    /// whole limit runs only if no other large one runs.
     pub(super) fn is_for(&self, namespace: &str, weight: usize) -> bool {
         let of = self.of(namespace);
         let share = |most: usize, all: usize, own: usize| permits::share(most.saturating_sub(all - own));

@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::cluster::hooks::Summary;
 
-/// Every phase, so that a gauge returns to 0.
+/// Every phase: a gauge must return to 0 when no HookRun has its phase.
 const PHASES: [HookPhase; 6] = [
     HookPhase::Pending,
     HookPhase::Running,

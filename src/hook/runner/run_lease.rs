@@ -29,7 +29,7 @@ use crate::process::log::chain;
 
 /// The pauses between attempts to write or read.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Time limit for the remaining writes when the process is to end.
+/// Time limit for the remaining writes when the process shuts down.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Attempts to write an event.
 const EVENT_TRIES: u32 = 5;
@@ -41,7 +41,7 @@ pub(super) struct HookRunLease {
     sight: watch::Receiver<bool>,
     /// The newest version that was observed.
     run: Summary,
-    /// Where it is measured, or why it must not be measured.
+    /// The pod and namespace of its measurements, or why it must not be measured.
     place: Result<Place, String>,
     /// The start of the last call that confirmed that the HookRun is ours.
     confirmed_at: Instant,
@@ -55,13 +55,13 @@ type Content = Result<(HookRunSpec, HookRunStatus), Unreadable>;
 enum Stop {
     /// The HookRun is gone, or another runner's.
     Lost,
-    /// It is to be released.
+    /// The HookRun must be released.
     Release,
     /// The API server has not answered for too long.
     Lapse,
-    /// The process is to end.
+    /// The process shuts down.
     Shutdown,
-    /// A user has ended it by hand.
+    /// A user has approved or terminated it.
     Order(Order),
 }
 

@@ -38,7 +38,7 @@ struct Publication {
     fate: Fate,
 }
 
-/// What is to become of the object.
+/// Whether the HookRun object stays or is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// The hook runs, or will run.
