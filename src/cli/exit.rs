@@ -26,7 +26,7 @@ pub enum Exit {
     ClusterAway,
     /// 7: an agent or another command is working on the node.
     Busy,
-    /// 8: not finished within the time of `--wait`; the operation continues.
+    /// 8: not finished within the time of `--wait` or `--timeout`; the operation continues.
     TimedOut,
 }
 
@@ -41,7 +41,7 @@ Exit codes:
   5  interrupted, cancelled or replaced: nothing was touched, or the remaining work is in the journal
   6  the container runtime, or the API server, cannot be reached
   7  an inplace agent or another command is running
-  8  not finished within the time of --wait; it continues";
+  8  not finished within the time of --wait or --timeout; it continues";
 
 impl Exit {
     /// Returns the more serious of two results. A command with several results exits with it.
