@@ -34,7 +34,7 @@ impl Ordinals {
     }
 }
 
-/// The first ordinal that is not held back; none when all are. A number is an ordinal, as in a StatefulSet. A
+/// The first ordinal that is not held back; none when all are. A number is an ordinal, as in a `StatefulSet`. A
 /// percentage is one of the ordinals that the set has: with `reserveOrders` these are not the first numbers.
 pub fn threshold(spec: &WorkloadSpec, held: Held) -> Option<u32> {
     let amount = match held {
