@@ -160,7 +160,7 @@ impl Fixture<'_> {
         self.kubectl(&delete);
         let reported = self.events(pod, "DeleteGuardOverridden");
         assert!(
-            reported.contains("Warning") && reported.contains("as the pod says: ticket 42"),
+            reported.contains("Warning") && reported.contains("of the pod allows it: ticket 42"),
             "{reported}"
         );
     }
