@@ -19,6 +19,8 @@ use crate::failure::Class;
 
 /// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
+/// The field manager of every write of the command line.
+pub(super) const MANAGER: &str = "inplace-cli";
 /// Objects per page of a list request.
 pub(super) const PAGE: u32 = 500;
 

@@ -9,9 +9,9 @@ use crate::operation::effect::{Leftover, remove};
 use crate::operation::end::never_started;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::probe::probed_too_early;
+use crate::operation::probe::stopped_by_kubelet;
 use crate::operation::replace::{Progress, foreign_start, replace};
-use crate::operation::respec::{cut_short, overruled};
+use crate::operation::respec::overruled;
 use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::state::{Operation, Replacement, Target};
 use crate::operation::verify::{Verdict, verify};
@@ -28,8 +28,7 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
         return give_up(then);
     }
     for target in returning().rev() {
-        let stopped = cut_short(operation, target, snapshot);
-        if let Some(note) = stopped.or_else(|| probed_too_early(operation, target, snapshot)) {
+        if let Some(note) = stopped_by_kubelet(operation, target, snapshot) {
             return Next::Note(note);
         }
         if target.back.is_some() && target.reached.is_some() {

@@ -16,7 +16,7 @@ pub(super) const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
 /// the reserved name only after the registry has responded.
 const FENCE_HOLDS_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
 /// The interval between two observations while another program is expected to act.
-const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
+pub(super) const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 
 /// The effect that creates the fence again, when it is gone before the new instance runs. A kubelet collects
 /// containers that do not run once a minute and keeps the newest of a name. In the moment before its start that is

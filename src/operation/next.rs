@@ -17,9 +17,9 @@ use crate::operation::hook::{Moment, Passage, pass};
 use crate::operation::moved::moved;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::probe::probed_too_early;
+use crate::operation::probe::stopped_by_kubelet;
 use crate::operation::replace::{Progress, foreign_start, replace, yield_to_twin};
-use crate::operation::respec::{cut_short, overruled};
+use crate::operation::respec::overruled;
 use crate::operation::snapshot::{Container, Declared, Owner, PullPolicy, Sandbox, Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
 use crate::operation::verify::{Verdict, verify};
@@ -123,8 +123,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         return fail(operation, failure);
     }
     for target in &operation.targets {
-        let stopped = cut_short(operation, target, snapshot);
-        if let Some(note) = stopped.or_else(|| probed_too_early(operation, target, snapshot)) {
+        if let Some(note) = stopped_by_kubelet(operation, target, snapshot) {
             return Next::Note(note);
         }
         if let Some(reached) = &target.reached {

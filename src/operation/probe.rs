@@ -9,6 +9,7 @@
 use jiff::SignedDuration;
 
 use crate::operation::note::{Note, Overtaking};
+use crate::operation::respec::cut_short;
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{Operation, Target, later, seconds};
 
@@ -21,9 +22,18 @@ pub(super) const PROBED_SETTLES: SignedDuration = SignedDuration::from_secs(3);
 /// is observed in every attempt.
 const MAX_ENDED: u32 = 3;
 
+/// Notes that the kubelet stopped the new instance of `target` although its image is not the reason.
+pub(super) fn stopped_by_kubelet(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+) -> Option<Note> {
+    cut_short(operation, target, snapshot).or_else(|| probed_too_early(operation, target, snapshot))
+}
+
 /// Notes that the kubelet has reported the new instance of `target` as not started, and later that the kubelet has
 /// ended it because of that. `None` for a container without a liveness or startup probe.
-pub(super) fn probed_too_early(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
+fn probed_too_early(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
     let replacement = target.replacement();
     let declared = snapshot.declared.as_ref()?.container(&target.name)?;
     // An instance that was accepted ends for another reason.

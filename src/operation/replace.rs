@@ -26,7 +26,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::status::{Action, Engine};
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
-use crate::operation::fence::{fence_again, held_shortly, unfence};
+use crate::operation::fence::{REQUEUE, fence_again, held_shortly, unfence};
 use crate::operation::last_failure::LastFailure;
 use crate::operation::note::{Note, Overtaking};
 use crate::operation::outcome::Failure;
@@ -46,9 +46,6 @@ const STARTS: u32 = 3;
 const LATE_STOPS: u32 = 10;
 /// The pause before the next start is requested from a runtime that lost the previous one.
 const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
-/// The interval between two observations while another program is expected to act.
-const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
-
 /// The progress of a replacement.
 pub(super) enum Progress<'a> {
     /// There is something to do or to wait for.

@@ -76,17 +76,14 @@ impl Deletion<'_> {
         node.and_then(|node| node.cost).unwrap_or(f64::INFINITY)
     }
 
-    /// A pod without a cost has the cost 0, as in Kubernetes.
     fn pod_cost(&self, view: &PodView<'_>) -> f64 {
-        let sign = if self.costly_first { -1.0 } else { 1.0 };
-        view.pod.cost.unwrap_or(0.0) * sign
+        if self.costly_first { -cost(view) } else { cost(view) }
     }
 }
 
 /// The order of updates of a `GameDeployment`: pods that serve no traffic first, then pods of a low cost, then young
 /// pods.
 pub fn update(one: &PodView<'_>, other: &PodView<'_>) -> Ordering {
-    let cost = |view: &PodView<'_>| view.pod.cost.unwrap_or(0.0);
     one.available
         .cmp(&other.available)
         .then_with(|| health(one).cmp(&health(other)))
@@ -97,4 +94,9 @@ pub fn update(one: &PodView<'_>, other: &PodView<'_>) -> Ordering {
 
 fn ready_since(view: &PodView<'_>) -> Option<Timestamp> {
     view.pod.ready_since
+}
+
+/// A pod without a cost has the cost 0, as in Kubernetes.
+fn cost(view: &PodView<'_>) -> f64 {
+    view.pod.cost.unwrap_or(0.0)
 }

@@ -28,10 +28,15 @@ pub struct Ordinals {
 impl Ordinals {
     /// The ordinals for `spec` with `surge` additional pods.
     pub fn of(spec: &WorkloadSpec, set: &StatefulSet, surge: usize) -> Self {
-        let mut free = (0..).filter(|ordinal| !set.reserved.contains(ordinal));
+        let mut free = unreserved(set);
         let own = free.by_ref().take(spec.replicas).collect();
         Self { own, surge: free.take(surge).collect() }
     }
+}
+
+/// The ordinals that a set may use, in order.
+fn unreserved(set: &StatefulSet) -> impl Iterator<Item = u32> {
+    (0..).filter(|ordinal| !set.reserved.contains(ordinal))
 }
 
 /// The first ordinal that is not held back; none when all are. A number is an ordinal, as in a `StatefulSet`. A
@@ -43,9 +48,7 @@ pub fn threshold(spec: &WorkloadSpec, held: Held) -> Option<u32> {
     };
     let held_back = amount.held_back(spec.replicas);
     match (amount, spec.stateful()) {
-        (Amount::Percent(_), Some(set)) => {
-            (0..).filter(|ordinal| !set.reserved.contains(ordinal)).nth(held_back)
-        }
+        (Amount::Percent(_), Some(set)) => unreserved(set).nth(held_back),
         _ => u32::try_from(held_back).ok(),
     }
 }

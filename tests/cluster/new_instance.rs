@@ -10,7 +10,7 @@ use crate::{
     agent::Agent,
     cluster::Cluster,
     pod::{Pod, container, is_ready},
-    request::{adopted, restart, swap},
+    request::{adopted, ended_by_probe, restart, swap},
     support::wait::eventually_or,
 };
 
@@ -86,7 +86,7 @@ fn dies_later() {
     assert_eq!(status.containers[0].engine, Engine::Recreate);
     let ours = adopted(&pod, "app", "lab/app:v1");
     // The kubelet may have ended an instance that it observed before its start: see `crash::probe`.
-    let probed = status.message.matches("a probe of it was due before its start").count();
+    let probed = ended_by_probe(&status);
     assert_eq!(ours.attempt as usize, 1 + probed, "{status:#?}, {:#?}", pod.events());
     fs::write(format!("/proc/{}/root/dev/shm/dead", ours.pid), "").unwrap();
     pod.wait("its kubelet has restarted it", |pod| {
@@ -102,7 +102,7 @@ fn dies_later() {
     let again = restart(&pod, "app", json!({}), Phase::Succeeded);
     assert_eq!(again.containers[0].from.container_id, theirs.id);
     let last = adopted(&pod, "app", "lab/app:v1");
-    let probed = again.message.matches("a probe of it was due before its start").count();
+    let probed = ended_by_probe(&again);
     assert_eq!(last.attempt as usize, theirs.attempt as usize + 1 + probed, "{again:#?}");
 }
 

@@ -69,6 +69,11 @@ pub(crate) fn adopted(pod: &Pod<'_>, name: &str, image: &str) -> Instance {
     instance
 }
 
+/// How many instances the kubelet ended because a probe was due before their start, as the message says.
+pub(crate) fn ended_by_probe(status: &Status) -> usize {
+    status.message.matches("a probe of it was due before its start").count()
+}
+
 /// Waits for an event about the pod with this reason, because events are written after the status. Returns its
 /// message.
 pub(crate) fn event(pod: &Pod<'_>, reason: &str) -> String {

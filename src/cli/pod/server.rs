@@ -11,7 +11,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 
 use crate::api::hook_template::HookTemplate;
-use crate::cli::cluster::{bounded, listed};
+use crate::cli::cluster::{MANAGER, bounded, listed};
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::{ClusterArgs, Failed};
 use crate::cluster;
@@ -85,7 +85,7 @@ impl Server {
         name: &PodName,
         operations: Vec<PatchOperation>,
     ) -> Result<bool, Failed> {
-        let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let patch = json_patch(operations);
         let pods = self.metas();
         match bounded(&self.doing("annotating", name), pods.patch(&name.0, &params, &patch)).await {

@@ -9,7 +9,7 @@ use kube::runtime::watcher::watch_object;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 
-use crate::cli::cluster::{ClusterArgs, Failed, bounded, listed};
+use crate::cli::cluster::{ClusterArgs, Failed, MANAGER, bounded, listed};
 use crate::cli::workload_rollout::workload::{Name, Workload};
 use crate::cluster::patch::json_patch;
 use crate::failure::Class;
@@ -42,7 +42,7 @@ impl Server {
         name: &Name,
         operations: Vec<PatchOperation>,
     ) -> Result<Option<Workload>, Failed> {
-        let params = PatchParams { field_manager: Some("inplace-cli".to_owned()), ..PatchParams::default() };
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let patch = json_patch(operations);
         let doing = format!("changing {name} in namespace {}", self.namespace);
         match bounded(&doing, self.api(name).patch(&name.name, &params, &patch)).await {
