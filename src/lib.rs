@@ -23,7 +23,7 @@
 //! | [`guard`] | decisions of the delete guard. Pure | api podtask workload |
 //! | [`config_restart`] | decisions of the restart after a change of configuration. Pure | api |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process failure |
-//! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `engine` (I/O) | api cri cluster process |
+//! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `executor` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, caches, leases, pods, hooks, events; no workloads or rollouts | api failure operation process |
 //! | [`process`] | services of a process: clock, logs, signals, files, admin endpoints | - |
 //! | [`node`] | operations on a node: journal, loop, effects | api operation hook cri cluster process failure |

@@ -24,7 +24,7 @@ use crate::cluster::hooks::HookRuns;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
 use crate::cri::client::{Client, Readiness};
-use crate::hook::engine::Engine;
+use crate::hook::executor::Executor;
 use crate::hook::runner::Metrics as HookMetrics;
 use crate::hook::settings::HookArgs;
 use crate::node::holder::{Holder, HolderArgs};
@@ -158,8 +158,8 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         let requests = Manifests::watch(&folder, results.clone(), template_cache.clone())
             .map_err(io(format!("--pods-dir {}", folder.display())))?;
         tracing::info!(endpoint = endpoint.path(), pods_dir = %folder.display(), "agent started");
-        let engine = Engine::new(hooks.settings("this agent", Some(context.runtime.clone()), None));
-        let node = node.with_hooks(Hooks { engine, templates: Templates::Files(template_cache) });
+        let executor = Executor::new(hooks.settings("this agent", Some(context.runtime.clone()), None));
+        let node = node.with_hooks(Hooks { executor, templates: Templates::Files(template_cache) });
         return context.serve(node, metrics, registry, results, requests, None).await;
     }
     let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
@@ -171,11 +171,11 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let pods = NodePods::watch(api.clone(), &name, watching.clone());
     let server = Server::new(api);
     let role = format!("the agent of node {name}");
-    let engine = Engine::new(hooks.settings(role, Some(context.runtime.clone()), Some(server.clone())));
+    let executor = Executor::new(hooks.settings(role, Some(context.runtime.clone()), Some(server.clone())));
     let hook_metrics = HookMetrics::new(&mut registry);
     let (what, label) = (format!("the HookRuns of node {name}"), format!("{}={name}", annotation::NODE));
     let runs = HookRuns::watch(server.clone(), &what, &label, watching);
-    let duty = (server.clone(), engine.clone(), runs.clone());
+    let duty = (server.clone(), executor.clone(), runs.clone());
     let leftover_runs = LeftoverHookRuns::of(&node.journal).await.delete(server.clone(), runs.clone());
     let (runner, stop) =
         (runner(duty, pods.clone(), hook_metrics, context.stop.clone()), context.stop.clone());
@@ -189,7 +189,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     register_cache(&mut registry, &pods);
     let node = node
         .with_cluster(pods.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
-        .with_hooks(Hooks { engine, templates: Templates::Cluster { server, runs } });
+        .with_hooks(Hooks { executor, templates: Templates::Cluster { server, runs } });
     let answers = Answers::new(pods.clone(), writes.clone());
     let requests = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);
     tracing::info!(endpoint = endpoint.path(), node = name, "agent started");

@@ -30,7 +30,7 @@ const MAX_BYTES: usize = 24 << 20;
 const RUNNER: &str = "controller";
 
 pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
-    let Common { server, identity, engine, hook_metrics, .. } = common;
+    let Common { server, identity, executor, hook_metrics, .. } = common;
     let labels = format!("!{}", annotation::OPERATION);
     let runs = HookRuns::watch(server.clone(), "HookRuns", &labels, stop.clone());
     let orphans = Orphans { agents, ready: None, away: HashMap::new() };
@@ -38,7 +38,7 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let identity = Identity { runner: RUNNER.to_owned(), host: identity, patience: Duration::ZERO };
     let context = RunnerContext {
         server,
-        engine,
+        executor,
         runs,
         identity,
         terms: Terms::default(),

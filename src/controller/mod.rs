@@ -29,7 +29,7 @@ use crate::cluster::client::{self, Target};
 use crate::cluster::lease::Election;
 use crate::cluster::server::Server;
 use crate::controller::admission::{Terms, WebhookArgs, Webhooks};
-use crate::hook::engine::Engine;
+use crate::hook::executor::Executor;
 use crate::hook::runner;
 use crate::hook::settings::HookArgs;
 use crate::process::{admin, random, shutdown};
@@ -87,7 +87,7 @@ struct Common {
     namespace: String,
     /// The name of this process, for events.
     identity: String,
-    engine: Engine,
+    executor: Executor,
     hook_metrics: runner::Metrics,
     workload_metrics: workloads::Metrics,
     rollout_metrics: rollouts::Metrics,
@@ -132,7 +132,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         server: server.clone(),
         namespace: namespace.clone(),
         identity: identity.clone(),
-        engine: Engine::new(hooks.settings("the controller", None, Some(server.clone()))),
+        executor: Executor::new(hooks.settings("the controller", None, Some(server.clone()))),
         hook_metrics: runner::Metrics::new(&mut registry),
         workload_metrics: workloads::Metrics::new(&mut registry),
         rollout_metrics: rollouts::Metrics::new(&mut registry),

@@ -1,6 +1,6 @@
 //! Hooks: checks templates, schedules and makes the measurements, and computes the verdicts.
 //!
-//! Four modules use clock or network: [`engine`] executes a run, `provider` makes a measurement, [`reach`] decides
+//! Four modules use clock or network: [`executor`] executes a run, `provider` makes a measurement, [`reach`] decides
 //! which addresses are allowed, [`runner`] runs HookRun objects. All other modules are pure. Must not depend on
 //! operations or workloads: they request a run and read its phase.
 //!
@@ -11,7 +11,7 @@ pub mod args;
 pub(crate) mod assess;
 pub mod check;
 pub mod condition;
-pub mod engine;
+pub mod executor;
 pub mod json;
 pub mod json_path;
 pub mod measured;

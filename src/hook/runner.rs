@@ -1,5 +1,5 @@
 //! Runs HookRun objects: one task for each HookRun of this runner. A loop compares the set of tasks with the watched
-//! objects. Must not measure anything itself (`engine` does).
+//! objects. Must not measure anything itself (`executor` does).
 //!
 //! An annotation of a HookRun ([`crate::api::annotation::RUNNER`]) names its runner: see `run_lease`. HookRuns of an
 //! operation are ignored here, because the operation runs them. Completed HookRuns are ignored as well.
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::hooks::{HookRuns, Summary};
 use crate::cluster::server::Server;
-use crate::hook::engine::Engine;
+use crate::hook::executor::Executor;
 use crate::hook::place::Place;
 use crate::hook::runner::allowance::Allowance;
 use crate::hook::runner::run_lease::HookRunLease;
@@ -94,7 +94,7 @@ pub struct RunnerContext {
     /// The API server to which HookRuns are written.
     pub server: Server,
     /// Makes the measurements.
-    pub engine: Engine,
+    pub executor: Executor,
     /// The watched HookRuns.
     pub runs: HookRuns,
     /// The identity of this runner.

@@ -21,7 +21,7 @@ use crate::api::hook_template::HookTemplateSpec;
 use crate::cluster::error::Error;
 use crate::cluster::hooks::HookRuns;
 use crate::cluster::server::Server;
-use crate::hook::engine::Engine;
+use crate::hook::executor::Executor;
 use crate::hook::place::{HookPod, Place};
 use crate::hook::program::Program;
 use crate::node::Node;
@@ -44,7 +44,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub struct Hooks {
     /// Makes the measurements.
-    pub engine: Engine,
+    pub executor: Executor,
     /// The source of hook templates.
     pub templates: Templates,
 }
@@ -251,7 +251,7 @@ async fn run(hooks: Hooks, hook: Hook, place: Place, reported: watch::Sender<Hoo
     };
     let report = |status: &HookRunStatus| drop(reported.send_replace(status.clone()));
     let ended = tokio::select! {
-        status = hooks.engine.run(&spec, hook.status, &place, report) => status,
+        status = hooks.executor.run(&spec, hook.status, &place, report) => status,
         status = by_hand(&hooks.templates, &spec, &place.namespace, &hook.run, &reported) => status,
     };
     reported.send_replace(ended);

@@ -6,7 +6,7 @@ use inplace::{
     api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement},
     cri::{client::Client, endpoint::Endpoint, identity::Origin},
     hook::{
-        engine::Engine,
+        executor::Executor,
         place::{HookPod, Place},
         reach::{Cidr, Reach},
         settings::Settings,
@@ -33,7 +33,7 @@ pub(crate) fn measure(
     let spec: HookRunSpec = serde_json::from_value(json!({"metrics": [whole], "args": args})).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let status = runtime.block_on(async {
-        let engine = Engine::new(Settings {
+        let executor = Executor::new(Settings {
             role: "this test".to_owned(),
             runtime: Some(Client::new(&Endpoint::parse(endpoint).unwrap(), None)),
             server: None,
@@ -41,7 +41,7 @@ pub(crate) fn measure(
             max_at_once: 1,
             exec: true,
         });
-        engine.run(&spec, HookRunStatus::default(), place, |_| {}).await
+        executor.run(&spec, HookRunStatus::default(), place, |_| {}).await
     });
     let result = status.metric_results.first().unwrap_or_else(|| panic!("{status:#?}"));
     (status.phase.unwrap(), result.measurements.last().unwrap().clone())

@@ -16,7 +16,7 @@ use crate::cluster::hooks::{HookRuns, Subject, Summary};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
-use crate::hook::engine::Engine;
+use crate::hook::executor::Executor;
 use crate::hook::place::{HookPod, Place};
 use crate::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
 
@@ -34,7 +34,7 @@ const WATCH_DELAY: Duration = Duration::from_secs(5);
 
 /// Runs the HookRuns in `runs` that belong to the node of `pods`, until `stop`.
 pub(in crate::agent) fn runner(
-    (server, engine, runs): (Server, Engine, HookRuns),
+    (server, executor, runs): (Server, Executor, HookRuns),
     pods: NodePods,
     metrics: Metrics,
     stop: CancellationToken,
@@ -43,7 +43,7 @@ pub(in crate::agent) fn runner(
     let identity = Identity { runner: format!("node/{node}"), host: node, patience: PATIENCE };
     let context = RunnerContext {
         server,
-        engine,
+        executor,
         runs,
         identity,
         terms: Terms::default(),

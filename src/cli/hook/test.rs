@@ -17,7 +17,7 @@ use crate::cri::client::Client;
 use crate::cri::endpoint::Endpoint;
 use crate::hook::args::Injected;
 use crate::hook::check;
-use crate::hook::engine::Engine;
+use crate::hook::executor::Executor;
 use crate::hook::place::Place;
 use crate::hook::settings::HookArgs;
 
@@ -99,9 +99,9 @@ pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
     }
     // The command runs on the user's own machine, so the network restrictions of a node's hooks do not apply.
     let hooks = hooks.at_own_machine();
-    let engine = Engine::new(hooks.settings("this command", context.runtime, context.server));
+    let executor = Executor::new(hooks.settings("this command", context.runtime, context.server));
     let mut explain = Explain::new(&spec);
-    let status = engine
+    let status = executor
         .run(&spec, HookRunStatus::default(), &context.place, |status| {
             if output == Form::Text {
                 explain.updates(status).iter().for_each(|text| output::line(text));

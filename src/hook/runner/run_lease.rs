@@ -219,11 +219,11 @@ impl HookRunLease {
         let (reported, _) = watch::channel(status);
         loop {
             let mut progress = Progress::new(reported.subscribe(), written);
-            let engine = self.context.engine.clone();
+            let executor = self.context.executor.clone();
             let metrics = self.context.metrics.clone();
             let last = reported.borrow().clone();
             let stop = {
-                let mut running = pin!(engine.run(&spec, last, &place, |status| {
+                let mut running = pin!(executor.run(&spec, last, &place, |status| {
                     metrics.measured(&reported.borrow(), status);
                     reported.send_replace(status.clone());
                 }));

@@ -14,10 +14,7 @@ mod runtime;
 mod slow_start;
 mod tested_pod;
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::{
     agent::{Agent, Setup},
@@ -37,22 +34,13 @@ struct CrashFixture {
     holds: Holds,
     monitor: ContainerMonitor,
     cluster: Lease,
-    _alone: MutexGuard<'static, ()>,
 }
 
 impl CrashFixture {
     fn open() -> Self {
-        // One cluster at a time, even if the previous test panicked.
-        static ALONE: Mutex<()> = Mutex::new(());
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let cluster = Cluster::leased();
         let node = cluster.node();
-        Self {
-            holds: Holds::below(&node.dir),
-            monitor: ContainerMonitor::of(&node.endpoint),
-            cluster,
-            _alone: alone,
-        }
+        Self { holds: Holds::below(&node.dir), monitor: ContainerMonitor::of(&node.endpoint), cluster }
     }
 
     /// Starts an agent with fault points. It is ready when this returns.

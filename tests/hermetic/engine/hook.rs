@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inplace::api::request::Request;
 use inplace::api::status::{Phase, Status, Step};
-use inplace::hook::engine::Engine;
+use inplace::hook::executor::Executor;
 use inplace::hook::reach::Reach;
 use inplace::hook::settings::Settings;
 use inplace::node::Error;
@@ -53,7 +53,7 @@ fn hooks(hook_server: &HookServer) -> Hooks {
     ];
     let known = all.map(|(name, spec)| (("shop".to_owned(), name.to_owned()), spec));
     files.fill(known.into());
-    Hooks { engine: Engine::new(settings), templates: Templates::Files(files) }
+    Hooks { executor: Executor::new(settings), templates: Templates::Files(files) }
 }
 
 /// A fixture whose node runs hooks.

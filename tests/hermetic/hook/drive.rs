@@ -1,15 +1,15 @@
-//! The engine: which measurements are concurrent, what is reported, and what is not measured twice.
+//! The executor: which measurements are concurrent, what is reported, and what is not measured twice.
 
 use std::cell::RefCell;
 
 use inplace::api::hook_run::{HookPhase, HookRunStatus};
-use inplace::hook::engine::Engine;
+use inplace::hook::executor::Executor;
 use inplace::hook::place::Place;
 use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
 
 use super::server::Server;
-use super::{engine, settings, spec};
+use super::{executor, settings, spec};
 
 fn metric(name: &str, server: &Server, path: &str, more: &Value) -> Value {
     let web = json!({"url": server.url(path), "jsonPath": "{$.age}", "timeoutSeconds": 30});
@@ -32,7 +32,7 @@ async fn a_slow_metric_delays_no_other_one() {
     ]));
     // The slow metric is answered only after the quick one has ended; if it delayed the quick one, it would end
     // as an error.
-    let status = engine()
+    let status = executor()
         .run(&spec, HookRunStatus::default(), &Place::default(), |status| {
             if phase_of(status, "quick") == Some(HookPhase::Successful) {
                 assert!(
@@ -50,9 +50,9 @@ async fn a_slow_metric_delays_no_other_one() {
 #[tokio::test]
 async fn a_slow_hook_delays_no_other_hook() {
     let server = Server::start();
-    let engine = engine();
+    let executor = executor();
     let run = async |spec| {
-        let status = engine.run(&spec, HookRunStatus::default(), &Place::default(), |_| {}).await;
+        let status = executor.run(&spec, HookRunStatus::default(), &Place::default(), |_| {}).await;
         assert_eq!(status.phase, Some(HookPhase::Successful), "{status:#?}");
     };
     let slow = run(spec(&json!([metric("m", &server, "/gate", &json!({}))])));
@@ -66,10 +66,12 @@ async fn a_slow_hook_delays_no_other_hook() {
 #[tokio::test]
 async fn no_more_measurements_at_once_than_there_are_permits() {
     let server = Server::start();
-    let engine = Engine::new(Settings { max_at_once: 2, ..settings() });
+    let executor = Executor::new(Settings { max_at_once: 2, ..settings() });
     let metrics: Vec<_> = (0..6).map(|at| metric(&format!("m{at}"), &server, "/crowd", &json!({}))).collect();
-    let status =
-        engine.clone().run(&spec(&metrics.into()), HookRunStatus::default(), &Place::default(), |_| {}).await;
+    let status = executor
+        .clone()
+        .run(&spec(&metrics.into()), HookRunStatus::default(), &Place::default(), |_| {})
+        .await;
     assert_eq!(status.phase, Some(HookPhase::Successful), "{status:#?}");
     assert_eq!((server.most(), server.requests().len()), (2, 6));
 }
@@ -79,7 +81,7 @@ async fn what_begins_together_is_reported_together() {
     let server = Server::start();
     let metrics: Vec<_> = (0..3).map(|at| metric(&format!("m{at}"), &server, "/age", &json!({}))).collect();
     let reported = RefCell::new(Vec::new());
-    let status = engine()
+    let status = executor()
         .run(&spec(&metrics.into()), HookRunStatus::default(), &Place::default(), |status| {
             reported.borrow_mut().push(status.clone());
         })
@@ -104,10 +106,10 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     let spec =
         spec(&json!([metric("free", &server, "/age", &json!({})), metric("held", &server, "/gate", &steps)]));
     let reported = RefCell::new(HookRunStatus::default());
-    let engine = engine();
+    let executor = executor();
     let place = Place::default();
-    let run =
-        engine.run(&spec, HookRunStatus::default(), &place, |status| *reported.borrow_mut() = status.clone());
+    let run = executor
+        .run(&spec, HookRunStatus::default(), &place, |status| *reported.borrow_mut() = status.clone());
     let permit_is_reported = async {
         server.arrived(2).await;
         while phase_of(&reported.borrow(), "free") != Some(HookPhase::Successful) {
@@ -124,7 +126,7 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     // The status as it is stored and read back.
     let last: HookRunStatus = serde_json::from_value(serde_json::to_value(last).unwrap()).unwrap();
     server.open(1);
-    let status = engine.run(&spec, last.clone(), &place, |_| {}).await;
+    let status = executor.run(&spec, last.clone(), &place, |_| {}).await;
     assert_eq!(status.phase, Some(HookPhase::Successful), "{status:#?}");
     assert_eq!(status.started_at, last.started_at);
     let free = status.metric_results.iter().find(|result| result.name == "free").unwrap();
@@ -133,7 +135,7 @@ async fn a_run_that_was_dropped_goes_on_and_repeats_nothing_that_had_ended() {
     // The measurement that was running is repeated, since its result is unknown.
     assert_eq!((asked("/age"), asked("/gate")), (1, 5));
     // An ended run does not change.
-    let again = engine.run(&spec, status.clone(), &place, |_| panic!("reported")).await;
+    let again = executor.run(&spec, status.clone(), &place, |_| panic!("reported")).await;
     assert_eq!((again, asked("/gate")), (status, 5));
 }
 
@@ -142,14 +144,14 @@ async fn a_run_that_is_not_valid_or_was_stopped_measures_nothing() {
     let server = Server::start();
     let mut terminated = spec(&json!([metric("m", &server, "/age", &json!({}))]));
     terminated.terminate = true;
-    let status = engine().run(&terminated, HookRunStatus::default(), &Place::default(), |_| {}).await;
+    let status = executor().run(&terminated, HookRunStatus::default(), &Place::default(), |_| {}).await;
     assert!(
         status.phase.is_some_and(|phase| phase.is_completed() && phase != HookPhase::Successful),
         "{status:?}"
     );
     let invalid =
         spec(&json!([metric("m", &server, "/age", &json!({"successCondition": "asInt(result) >"}))]));
-    let status = engine().run(&invalid, HookRunStatus::default(), &Place::default(), |_| {}).await;
+    let status = executor().run(&invalid, HookRunStatus::default(), &Place::default(), |_| {}).await;
     assert_eq!(status.phase, Some(HookPhase::Error));
     assert!(status.message.contains("metric `m`: successCondition"), "{status:?}");
     assert!(server.requests().is_empty());

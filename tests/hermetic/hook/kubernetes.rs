@@ -1,17 +1,17 @@
 //! The provider `kubernetes`: annotations of the hook's pod, and of no other pod.
 
 use inplace::api::hook_run::{HookPhase, HookRunStatus, Measurement};
-use inplace::hook::engine::Engine;
+use inplace::hook::executor::Executor;
 use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
 
 use super::super::api_server::{ApiServer, Fault, pods};
 use super::{api_client, once_with, settings, shop, spec};
 
-/// A cluster with the pod `shop/web-0`, and an engine with a client for it.
+/// A cluster with the pod `shop/web-0`, and an executor with a client for it.
 struct Fixture {
     api: ApiServer,
-    engine: Engine,
+    executor: Executor,
     uid: String,
 }
 
@@ -20,12 +20,12 @@ impl Fixture {
         let api = ApiServer::start().await;
         let pod = api.put(pods::pod("shop", "web-0", "node-1"));
         let uid = pod["metadata"]["uid"].as_str().unwrap().to_owned();
-        let engine = Engine::new(Settings { server: Some(api_client(&api).await), ..settings() });
-        Self { api, engine, uid }
+        let executor = Executor::new(Settings { server: Some(api_client(&api).await), ..settings() });
+        Self { api, executor, uid }
     }
 
     async fn once(&self, function: &str, fields: &[(&str, &str)]) -> (HookPhase, Measurement) {
-        once_with(&self.engine, &shop("web-0", &self.uid), provider(function, fields), &json!({})).await
+        once_with(&self.executor, &shop("web-0", &self.uid), provider(function, fields), &json!({})).await
     }
 
     fn annotations(&self) -> Value {
@@ -63,7 +63,7 @@ async fn what_is_not_there_yet_is_polled_for_as_long_as_it_takes() {
         "name": "m", "interval": "100ms", "successfulLimit": 1, "provider": provider("get", &[("ready", "yes")]),
     }]);
     let (spec, place) = (spec(&metric), shop("web-0", &fixture.uid));
-    let run = fixture.engine.run(&spec, HookRunStatus::default(), &place, |_| {});
+    let run = fixture.executor.run(&spec, HookRunStatus::default(), &place, |_| {});
     let drive = async {
         // More often than errors would be tolerated.
         fixture.api.arrived("GET pod", 7).await;
@@ -118,7 +118,7 @@ async fn what_cannot_be_known_is_an_error_and_touches_nothing() {
     for function in ["get", "patch"] {
         let provider = provider(function, &[("cni.example/ip", "10.0.0.7/32")]);
         let (phase, measurement) =
-            once_with(&fixture.engine, &shop("web-0", "another"), provider, &json!({})).await;
+            once_with(&fixture.executor, &shop("web-0", "another"), provider, &json!({})).await;
         assert_eq!(phase, HookPhase::Error);
         assert!(measurement.message.contains("another pod has its name"), "{measurement:?}");
     }
@@ -126,7 +126,7 @@ async fn what_cannot_be_known_is_an_error_and_touches_nothing() {
     let (phase, measurement) = fixture.once("get", &[("cni.example/ip", "10.0.0.7/32")]).await;
     assert_eq!(phase, HookPhase::Error);
     assert!(measurement.message.contains("not today"), "{measurement:?}");
-    let without = Engine::new(settings());
+    let without = Executor::new(settings());
     let place = shop("web-0", &fixture.uid);
     let (phase, measurement) = once_with(&without, &place, provider("get", &[("a", "b")]), &json!({})).await;
     assert_eq!(phase, HookPhase::Error);
@@ -138,7 +138,7 @@ async fn what_cannot_be_known_is_an_error_and_touches_nothing() {
 async fn a_command_needs_a_node() {
     let exec = json!({"exec": {"container": "app", "command": ["true"]}});
     let (phase, measurement) =
-        once_with(&Engine::new(settings()), &shop("web-0", "u"), exec, &json!({})).await;
+        once_with(&Executor::new(settings()), &shop("web-0", "u"), exec, &json!({})).await;
     assert_eq!(phase, HookPhase::Error);
     assert!(measurement.message.contains("this test has no container runtime"), "{measurement:?}");
 }

@@ -12,7 +12,7 @@ use inplace::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement}
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::server::Server as ApiClient;
 use inplace::cri::identity::Origin;
-use inplace::hook::engine::Engine;
+use inplace::hook::executor::Executor;
 use inplace::hook::place::{HookPod, Place};
 use inplace::hook::reach::{Cidr, Reach};
 use inplace::hook::settings::Settings;
@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 
 use super::api_server::ApiServer;
 
-/// An engine that may reach loopback.
-fn engine() -> Engine {
-    Engine::new(settings())
+/// An executor that may reach loopback.
+fn executor() -> Executor {
+    Executor::new(settings())
 }
 
 fn settings() -> Settings {
@@ -55,18 +55,18 @@ fn spec(metrics: &Value) -> HookRunSpec {
 
 /// Measures one provider once, without conditions; an error ends the run.
 async fn once(provider: Value) -> (HookPhase, Measurement) {
-    once_with(&engine(), &Place::default(), provider, &json!({})).await
+    once_with(&executor(), &Place::default(), provider, &json!({})).await
 }
 
 async fn once_with(
-    engine: &Engine,
+    executor: &Executor,
     place: &Place,
     provider: Value,
     more: &Value,
 ) -> (HookPhase, Measurement) {
     let mut metric = json!({"name": "m", "consecutiveErrorLimit": 0, "provider": provider});
     metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let status = engine.run(&spec(&json!([metric])), HookRunStatus::default(), place, |_| {}).await;
+    let status = executor.run(&spec(&json!([metric])), HookRunStatus::default(), place, |_| {}).await;
     let result = status.metric_results.first().unwrap_or_else(|| panic!("{status:?}"));
     (status.phase.unwrap(), result.measurements[0].clone())
 }

@@ -1,7 +1,7 @@
 //! The provider `web`: what is sent, what is read, and what a server cannot make it do.
 
 use inplace::api::hook_run::HookPhase;
-use inplace::hook::engine::Engine;
+use inplace::hook::executor::Executor;
 use inplace::hook::place::Place;
 use inplace::hook::reach::Reach;
 use inplace::hook::settings::Settings;
@@ -153,11 +153,11 @@ async fn what_is_denied_is_denied_by_address_by_name_and_behind_a_redirect() {
     }
     // Nothing is allowed here: loopback is denied in every spelling.
     let asked = server.requests().len();
-    let engine = Engine::new(Settings { reach: Reach::default(), ..settings() });
+    let executor = Executor::new(Settings { reach: Reach::default(), ..settings() });
     let port = server.address.port();
     for host in ["127.0.0.1", "localhost", "127.1", "0x7f000001", "2130706433", "[::1]", "[::ffff:7f00:1]"] {
         let web = json!({"web": {"url": format!("http://{host}:{port}/age")}});
-        let (phase, measurement) = once_with(&engine, &Place::default(), web, &json!({})).await;
+        let (phase, measurement) = once_with(&executor, &Place::default(), web, &json!({})).await;
         assert_eq!(phase, HookPhase::Error, "{host}");
         assert!(measurement.message.contains("loopback"), "{host}: {measurement:?}");
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use inplace::cluster::client::{Target, connect};
 use inplace::cluster::hooks::{HookRuns, Summary};
 use inplace::cluster::server::Server;
-use inplace::hook::engine::Engine;
+use inplace::hook::executor::Executor;
 use inplace::hook::place::Place;
 use inplace::hook::reach::{Cidr, Reach};
 use inplace::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
@@ -138,7 +138,7 @@ impl Fixture {
         };
         let context = RunnerContext {
             server: server.clone(),
-            engine: Engine::new(settings),
+            executor: Executor::new(settings),
             runs: HookRuns::watch(server, "HookRuns", "!inplace.dev/operation", watching.clone()),
             identity: Identity { runner: runner.to_owned(), host: "here".to_owned(), patience },
             terms: TERMS,

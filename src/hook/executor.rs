@@ -21,7 +21,7 @@ use crate::process::clock;
 
 /// Runs hooks. Clones share the permits.
 #[derive(Clone)]
-pub struct Engine {
+pub struct Executor {
     shared: Arc<Shared>,
 }
 
@@ -31,13 +31,13 @@ struct Shared {
     permits: Permits,
 }
 
-impl std::fmt::Debug for Engine {
+impl std::fmt::Debug for Executor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("settings", &self.shared.settings).finish_non_exhaustive()
+        f.debug_struct("Executor").field("settings", &self.shared.settings).finish_non_exhaustive()
     }
 }
 
-impl Engine {
+impl Executor {
     /// The value for a whole process: the limit of concurrent measurements is per process.
     pub fn new(settings: Settings) -> Self {
         let permits = Permits::new(settings.max_at_once);
