@@ -164,6 +164,7 @@ pub(super) fn ask(text: &str, situation: &Situation) -> Result<Admitted, Refusal
 }
 
 /// The result of an effect.
+#[derive(Clone, Copy)]
 pub(super) enum Answer {
     /// It happens.
     Obey,

@@ -111,6 +111,8 @@ impl Operation {
             }
             Note::Overtaken { name, replaces, attempt, by } => {
                 self.measure_anew();
+                // A failed start says nothing about the next instance.
+                self.last_failure.take_if(|last| last.verb == Verb::Start && last.container == name);
                 if by == Overtaking::Probe {
                     let ended = attempt.saturating_sub(1);
                     let why = "probably because a probe of it was due before its start";

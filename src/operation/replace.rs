@@ -292,10 +292,11 @@ pub(super) fn settle<'a>(
                 None => Progress::Running(new),
             }
         }
-        State::Exited => match cut_off(operation, target, new, now).filter(|_| ours) {
-            Some(next) => Progress::Next(next),
-            None => Progress::Failed(ended(operation, target, new)),
-        },
+        State::Exited => {
+            let next =
+                if ours { cut_off(operation, target, new, now) } else { lost_start(operation, target, new) };
+            next.map_or_else(|| Progress::Failed(ended(operation, target, new)), Progress::Next)
+        }
         State::Unknown if ours && was_half_made(operation, target, new, now) => {
             do_(remove(new, Leftover::NeverStarted))
         }
@@ -412,6 +413,25 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
         }
     }
     Some(Next::Do(remove(instance, Leftover::NeverStarted)))
+}
+
+/// The next step for an instance of the kubelet that ended before it started, after this program requested its start
+/// in place of the kubelet: that start was lost with the runtime. The next instance follows, as after one that the
+/// kubelet made of an older spec.
+fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> Option<Next> {
+    let lost = |last_failure: &LastFailure| {
+        let is_start = last_failure.verb == Verb::Start && last_failure.container == target.name;
+        is_start && last_failure.effect_error.class.is_away()
+    };
+    let is_lost = operation.last_failure.as_ref().is_some_and(lost);
+    (target.change.is_some() && instance.started_at.is_none() && is_lost).then(|| {
+        Next::Note(Note::Overtaken {
+            name: target.name.clone(),
+            replaces: instance.id.clone(),
+            attempt: instance.attempt.saturating_add(1),
+            by: Overtaking::OwnInstance,
+        })
+    })
 }
 
 /// The wait for another program to start a container that it created, while that may still happen.

@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, fs};
 
-use inplace::cri::{
-    client::Client,
-    endpoint::Endpoint,
-    proto::v1::{ContainerState, ContainerStatus},
+use inplace::{
+    api::annotation,
+    cri::{
+        client::Client,
+        endpoint::Endpoint,
+        proto::v1::{ContainerState, ContainerStatus},
+    },
 };
 
 use super::{process::Process, wait::eventually};
@@ -30,6 +33,8 @@ pub(crate) struct Instance {
     pub(crate) attempt: u32,
     pub(crate) id: String,
     pub(crate) state: ContainerState,
+    /// True if this project created it, and not a kubelet.
+    pub(crate) by_operation: bool,
     pub(crate) exit_code: i32,
     /// The ID of its image.
     pub(crate) image: String,
@@ -105,6 +110,18 @@ impl Facts {
         self
     }
 
+    /// The same without `lost` containers that a kubelet created and could not start because its runtime died: it
+    /// creates another one at once and removes these later.
+    pub(crate) fn without_lost(mut self, mut lost: u32) -> Self {
+        self.instances.retain(|instance| {
+            let is_lost = instance.state == ContainerState::ContainerCreated && !instance.by_operation;
+            let drops = is_lost && lost > 0;
+            lost -= u32::from(drops);
+            !drops
+        });
+        self
+    }
+
     /// The lines of a file in the shared memory.
     pub(crate) fn lines(&self, file: &str) -> Vec<&str> {
         self.shm.get(file).map(|text| text.lines().collect()).unwrap_or_default()
@@ -123,6 +140,7 @@ impl Instance {
         Self {
             name: metadata.name,
             attempt: metadata.attempt,
+            by_operation: status.labels.contains_key(annotation::OPERATION),
             id: status.id,
             state,
             exit_code: status.exit_code,

@@ -456,6 +456,45 @@ fn the_kubelet_that_creates_at_the_same_time_is_adopted() {
 }
 
 #[test]
+fn an_instance_of_the_kubelet_whose_start_was_lost_with_the_runtime_is_replaced() {
+    for (class, next, outcome) in [
+        (Class::Away, Answer::Obey, "Succeeded"),
+        (Class::Away, Answer::No(Class::Refused), "RolledBack"),
+        (Class::Refused, Answer::Obey, "RolledBack"),
+    ] {
+        let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+        let ended = bench.play(|effect, snapshot| match effect {
+            // The kubelet has created the instance, and has not requested its start before the runtime ended.
+            Effect::Create { .. } if snapshot.by_id("app-3").is_none() => {
+                let mut theirs = instance("app", 3, State::Created);
+                (theirs.image, theirs.image_id) = ("repo/app:v2".into(), "sha:v2".into());
+                theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v2");
+                (theirs.created_at, theirs.started_at) = (at(400), None);
+                snapshot.containers.push(theirs);
+                Answer::No(Class::NameTaken)
+            }
+            Effect::Start { id, .. } if id == "app-3" => {
+                let theirs = find(snapshot, "app-3");
+                (theirs.state, theirs.finished_at, theirs.exit_code) = (State::Exited, Some(at(9_000)), 128);
+                Answer::No(class)
+            }
+            Effect::Start { id, .. }
+                if id == "app-4" && !snapshot.by_id(id).unwrap().image.ends_with("v1") =>
+            {
+                if let Answer::No(_) = next {
+                    let ours = find(snapshot, "app-4");
+                    (ours.state, ours.finished_at, ours.exit_code) = (State::Exited, Some(at(10_000)), 127);
+                }
+                next
+            }
+            _ => Answer::Obey,
+        });
+        assert_eq!(format!("{ended:?}").split([' ', '(']).next().unwrap(), outcome, "{:?}", bench.log);
+        assert_eq!(bench.log.contains(&"Create app 4 of sha:v2".to_owned()), class == Class::Away);
+    }
+}
+
+#[test]
 fn a_stop_leaves_the_start_to_the_kubelet() {
     let text = r#"{"containers":[{"name":"app"}],"engine":"Stop","deadlineSeconds":200}"#;
     let mut bench = Bench::beside(Kubelet::Prompt, text);

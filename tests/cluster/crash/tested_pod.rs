@@ -185,7 +185,7 @@ impl<'a> TestedPod<'a> {
             let last = facts.lines(&file).last().map(|line| Start::parse(line).version);
             (last.as_ref() == Some(&facts.running(&name).version)).then_some(facts)
         });
-        let before = before.settled();
+        let before = self.without_lost(before).settled();
         let id = format!("{:?}-{round}-{cycle}", self.way);
         let mut target = json!({"name": name});
         if let Some(image) = self.way.image(&before.running(&name).version) {
@@ -231,6 +231,11 @@ impl<'a> TestedPod<'a> {
         if reported.phase == Phase::Succeeded {
             assert_eq!(report.to.as_ref().unwrap().container_id, new.id, "{what}: {reported:#?}");
         }
+    }
+
+    /// Without the containers that the kubelet created in vain in the rounds so far.
+    fn without_lost(&self, facts: Facts) -> Facts {
+        facts.without_lost(self.lost.get() * u32::try_from(self.cycle.get()).unwrap())
     }
 
     /// Another instance of the container runs.
@@ -295,7 +300,7 @@ impl<'a> TestedPod<'a> {
             restarts == Some(attempt) && is_ready(pod) && is_open
         });
         // Nothing more was started meanwhile.
-        let after = self.pod.facts().settled();
+        let after = self.without_lost(self.pod.facts()).settled();
         assert!(right(&starts(&after)), "{what}: {after:#?}");
         let stopped = since(&after, "stops").len();
         // An instance of the previous image that the kubelet killed during the rollback had its handler run, too.
