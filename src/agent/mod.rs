@@ -13,7 +13,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::cluster::{Answers, Watched, Writes, confined, register_cache, runner};
+use crate::agent::cluster::{Answers, Prefetches, Watched, Writes, confined, register_cache, runner};
 use crate::agent::dispatcher::Dispatcher;
 use crate::agent::metrics::Metrics;
 use crate::agent::request_source::{RequestSource, StatusSink};
@@ -150,7 +150,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     metrics::register_pulls(&mut registry, &node.pulls);
     let max_operations = usize::from(max_operations);
     let mut context =
-        AgentContext { listen, runtime, max_operations, hook_runs: std::future::ready(()).boxed(), stop };
+        AgentContext { listen, runtime, max_operations, background: std::future::ready(()).boxed(), stop };
     if let (true, Some(folder)) = (standalone, pods_dir) {
         let results = Results::open(&settings.state_dir)
             .map_err(io(format!("results cannot be stored in {}", settings.state_dir.display())))?;
@@ -180,16 +180,17 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let (runner, stop) =
         (runner(duty, pods.clone(), hook_metrics, context.stop.clone()), context.stop.clone());
     let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));
-    context.hook_runs = async move {
+    let node = node
+        .with_cluster(pods.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
+        .with_hooks(Hooks { executor, templates: Templates::Cluster { server, runs } });
+    let prefetches = Prefetches::new(pods.clone(), node.clone(), &mut registry).run(stop.clone());
+    context.background = async move {
         let others = async { tokio::join!(leftover_runs, confined) };
-        tokio::join!(runner.run(), stop.run_until_cancelled(others));
+        tokio::join!(runner.run(), prefetches, stop.run_until_cancelled(others));
     }
     .boxed();
     let writes = Writes::new(&mut registry);
     register_cache(&mut registry, &pods);
-    let node = node
-        .with_cluster(pods.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
-        .with_hooks(Hooks { executor, templates: Templates::Cluster { server, runs } });
     let answers = Answers::new(pods.clone(), writes.clone());
     let requests = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);
     tracing::info!(endpoint = endpoint.path(), node = name, "agent started");
@@ -203,8 +204,8 @@ struct AgentContext {
     listen: SocketAddr,
     runtime: Client,
     max_operations: usize,
-    /// Runs the HookRuns of the node.
-    hook_runs: BoxFuture<'static, ()>,
+    /// Runs the HookRuns of the node, and pulls images ahead of requests.
+    background: BoxFuture<'static, ()>,
     stop: CancellationToken,
 }
 
@@ -218,7 +219,7 @@ impl AgentContext {
         requests: impl RequestSource,
         pods: Option<NodePods>,
     ) -> Result<(), Error> {
-        let Self { listen, runtime, max_operations, hook_runs, stop } = self;
+        let Self { listen, runtime, max_operations, background, stop } = self;
         let dispatcher = Dispatcher::new(node, sink, metrics, max_operations, stop.clone());
         let router = admin::router(readiness(runtime, pods), Arc::new(registry));
         let (served, (), ()) = tokio::join!(
@@ -230,7 +231,7 @@ impl AgentContext {
                 served
             },
             dispatcher.run(requests),
-            hook_runs
+            background
         );
         tracing::info!("agent stopped");
         served.map_err(io(format!("--listen {listen}")))

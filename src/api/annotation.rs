@@ -7,6 +7,9 @@
 pub const REQUEST: &str = "inplace.dev/request";
 /// Annotation on a Pod, written only by the agent: the status of the last request.
 pub const STATUS: &str = "inplace.dev/status";
+/// Annotation on a Pod: images that a later request needs, separated by commas. The agent pulls them when it has nothing else
+/// to pull.
+pub const PREFETCH: &str = "inplace.dev/prefetch";
 /// Condition type of a Pod: the readiness gate, and the condition that the agent sets.
 pub const GATE: &str = "InPlaceUpdateReady";
 /// Reason of the condition [`GATE`], False: an operation is in progress, and the pod is out of traffic.

@@ -33,7 +33,7 @@ pub struct WorkloadHook {
 }
 
 /// How a pod is updated in place.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InPlaceUpdateStrategy {
     /// Seconds that a pod is out of traffic before its first container is stopped.
@@ -43,6 +43,16 @@ pub struct InPlaceUpdateStrategy {
     /// The order of the containers inside one pod.
     #[serde(default)]
     pub policy: ContainerOrder,
+    /// True to pull the new images on the nodes of pods that wait for their update, so that the update of a pod does not
+    /// wait for a pull.
+    #[serde(default = "yes")]
+    pub prefetch: bool,
+}
+
+impl Default for InPlaceUpdateStrategy {
+    fn default() -> Self {
+        Self { grace_period_seconds: 0, policy: ContainerOrder::default(), prefetch: yes() }
+    }
 }
 
 /// The order of the containers inside one pod. All of them follow the order of the template.
@@ -160,6 +170,10 @@ pub(crate) fn nothing() -> IntOrString {
 
 pub(crate) fn everything() -> IntOrString {
     IntOrString::String("100%".to_owned())
+}
+
+pub(crate) fn yes() -> bool {
+    true
 }
 
 pub(crate) fn one() -> i32 {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
 use crate::cluster;
-use crate::cluster::credentials::{self, Credential};
 use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::clone::{self, Source};
@@ -22,6 +21,7 @@ use crate::node::holder::Holder;
 use crate::node::image::{self, Wanted};
 use crate::node::permit::Permit;
 use crate::node::pre_stop;
+use crate::node::pull_source;
 use crate::node::pulls::Pulls;
 use crate::operation::effect::{Effect, EffectError, EffectOutput, ImageChoice, Leftover};
 use crate::operation::report;
@@ -174,9 +174,12 @@ impl EffectExecutor {
         let reserve = self.image_reserve;
         let client = self.client.clone();
         let named = self.names_pull_secrets();
-        let credentials =
-            if named && self.allow_pull_secrets { self.credentials(reference).await? } else { Vec::new() };
-        let sandbox = &self.sandbox_of_pull().await?;
+        let credentials = if named && self.allow_pull_secrets {
+            pull_source::credentials(self.cluster()?, &self.pod, reference).await?
+        } else {
+            Vec::new()
+        };
+        let sandbox = &pull_source::sandbox_config(&self.client, &self.sandbox_id).await?;
         let wanted = Wanted { reference, like, anew, sandbox, credentials: &credentials, limit, reserve };
         let fetched = image::fetch(&client, wanted, progress).await;
         let lacks = |effect_error: &EffectError| {
@@ -193,17 +196,6 @@ impl EffectExecutor {
     fn names_pull_secrets(&self) -> bool {
         let declared = self.cluster.as_ref().and_then(|pods| pods.declared(&self.pod));
         declared.is_some_and(|declared| declared.has_pull_secrets)
-    }
-
-    /// Credentials for `reference` from the pod's own image pull secrets. In memory only.
-    async fn credentials(&self, reference: &str) -> Result<Vec<v1::AuthConfig>, EffectError> {
-        let all = self.cluster()?.pull_credentials(&self.pod).await?;
-        let auth = |credential: &Credential| v1::AuthConfig {
-            username: credential.username.clone(),
-            password: credential.password.clone(),
-            ..v1::AuthConfig::default()
-        };
-        Ok(credentials::for_image(&all, reference).into_iter().map(auth).collect())
     }
 
     fn cluster(&self) -> Result<&NodePods, EffectError> {
@@ -325,19 +317,6 @@ impl EffectExecutor {
         }
         let lost = || EffectError { class: Class::Gone, message: format!("container {id} is gone") };
         self.sources.get(id).ok_or_else(lost)
-    }
-
-    /// The sandbox configuration to send with a pull. If the runtime does not report the configuration, the
-    /// metadata, labels and annotations that every runtime reports are used; these suffice to choose a policy or a
-    /// snapshotter.
-    async fn sandbox_of_pull(&self) -> Result<v1::PodSandboxConfig, EffectError> {
-        let lost = || EffectError { class: Class::Gone, message: "the sandbox is gone".to_owned() };
-        let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
-        if let Ok(config) = clone::sandbox_config(&answer.info) {
-            return Ok(config);
-        }
-        let v1::PodSandboxStatus { metadata, labels, annotations, .. } = answer.status.ok_or_else(lost)?;
-        Ok(v1::PodSandboxConfig { metadata, labels, annotations, ..Default::default() })
     }
 
     /// Reads the configuration again, to include changes since the first read, such as a resize during preStop or

@@ -44,6 +44,8 @@ pub mod lock;
 mod lost_time;
 pub mod permit;
 mod pre_stop;
+pub mod prefetch;
+mod pull_source;
 pub mod pulls;
 mod reread;
 mod set_aside;

@@ -1,13 +1,18 @@
 //! Limits how many images are pulled at once: a limit per registry, so that a registry that hangs delays only images
-//! from it, and a larger limit in all. Pulls nothing itself.
+//! from it, and a larger limit in all. Knows which images operations pull, so that a prefetch can yield to them. Pulls
+//! nothing itself.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// The total limit as a multiple of the limit per registry.
 const REGISTRIES: usize = 16;
+/// How long a prefetch continues beside an operation that pulls the same image. In this time the operation's pull takes
+/// over the layers that have arrived, so that none of them is downloaded twice.
+const TAKES_OVER: Duration = Duration::from_secs(10);
 /// The registry of an image whose name contains none.
 const DEFAULT_REGISTRY: &str = "docker.io";
 
@@ -18,17 +23,44 @@ pub struct Pulls {
     in_all: Arc<Semaphore>,
     /// One semaphore per registry with pulls in progress or waiting.
     registries: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
+    /// How many operations pull each reference, or wait for a permit to.
+    requested: Arc<watch::Sender<BTreeMap<String, usize>>>,
 }
 
 /// Held while an image is pulled.
 #[derive(Debug)]
-pub(super) struct PullPermit(#[expect(dead_code, reason = "held for its drop")] [OwnedSemaphorePermit; 2]);
+pub(super) struct PullPermit {
+    #[expect(dead_code, reason = "held for its drop")]
+    permits: [OwnedSemaphorePermit; 2],
+    #[expect(dead_code, reason = "held for its drop")]
+    requested: Requested,
+}
+
+/// Counts an operation in [`Pulls::requested`] while it lives.
+#[derive(Debug)]
+struct Requested {
+    all: Arc<watch::Sender<BTreeMap<String, usize>>>,
+    reference: String,
+}
+
+impl Drop for Requested {
+    fn drop(&mut self) {
+        self.all.send_modify(|all| {
+            let left = all.get(&self.reference).map_or(0, |count| count.saturating_sub(1));
+            if left == 0 {
+                all.remove(&self.reference);
+            } else {
+                all.insert(self.reference.clone(), left);
+            }
+        });
+    }
+}
 
 impl Pulls {
     /// Allows `from_each` pulls from each registry.
     pub(super) fn new(from_each: usize) -> Self {
         let in_all = Arc::new(Semaphore::new(from_each.saturating_mul(REGISTRIES)));
-        Self { from_each, in_all, registries: Arc::default() }
+        Self { from_each, in_all, registries: Arc::default(), requested: Arc::default() }
     }
 
     /// The number of pulls in progress.
@@ -44,9 +76,40 @@ impl Pulls {
     /// Waits for a permit to pull `reference`. The permit of its registry is acquired first: while it waits, it
     /// holds no permit of the total.
     pub(super) async fn acquire(&self, reference: &str) -> Option<PullPermit> {
+        let requested = self.request(reference);
         let of_registry = self.registry(reference).acquire_owned().await.ok()?;
         let of_node = Arc::clone(&self.in_all).acquire_owned().await.ok()?;
-        Some(PullPermit([of_registry, of_node]))
+        Some(PullPermit { permits: [of_registry, of_node], requested })
+    }
+
+    /// Returns once no operation pulls an image or waits to.
+    pub async fn idle(&self) {
+        // The sender lives as long as this value.
+        let _ = self.requested.subscribe().wait_for(BTreeMap::is_empty).await;
+    }
+
+    /// Returns once a prefetch of `reference` has to end: an operation pulls another image, or has pulled this one for
+    /// [`TAKES_OVER`].
+    pub async fn preempts(&self, reference: &str) {
+        let mut requested = self.requested.subscribe();
+        let other = |all: &BTreeMap<String, usize>| all.keys().any(|one| one != reference);
+        loop {
+            // The sender lives as long as this value.
+            let same = requested.wait_for(|all| !all.is_empty()).await.is_ok_and(|all| !other(&all));
+            if !same {
+                return;
+            }
+            let ended = requested.wait_for(|all| all.is_empty() || other(all));
+            match tokio::time::timeout(TAKES_OVER, ended).await {
+                Ok(Ok(all)) if all.is_empty() => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn request(&self, reference: &str) -> Requested {
+        self.requested.send_modify(|all| *all.entry(reference.to_owned()).or_default() += 1);
+        Requested { all: Arc::clone(&self.requested), reference: reference.to_owned() }
     }
 
     fn registry(&self, reference: &str) -> Arc<Semaphore> {
@@ -82,6 +145,39 @@ mod tests {
         ] {
             assert_eq!(registry_of(reference), registry, "{reference}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prefetch_ends_for_another_image_at_once_and_for_its_own_after_a_while() {
+        let pulls = Pulls::new(1);
+        pulls.idle().await;
+        let ends = |pulls: &Pulls| {
+            let pulls = pulls.clone();
+            async move {
+                let began = tokio::time::Instant::now();
+                let ended = tokio::time::timeout(TAKES_OVER * 2, pulls.preempts("a/x")).await;
+                ended.ok().map(|()| began.elapsed())
+            }
+        };
+        assert_eq!(ends(&pulls).await, None, "no operation pulls");
+        let same = pulls.acquire("a/x").await.unwrap();
+        assert_eq!(ends(&pulls).await, Some(TAKES_OVER));
+        let waiting = tokio::spawn({
+            let pulls = pulls.clone();
+            async move { pulls.acquire("a/y").await }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(ends(&pulls).await, Some(Duration::ZERO), "an operation waits for a permit");
+        drop(same);
+        drop(waiting.await.unwrap());
+        pulls.idle().await;
+        // A pull of the same image that ends soon does not end the prefetch.
+        let same = pulls.acquire("a/x").await.unwrap();
+        let soon = async {
+            tokio::time::sleep(TAKES_OVER / 2).await;
+            drop(same);
+        };
+        assert_eq!(tokio::join!(ends(&pulls), soon).0, None);
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@
 pub mod amount;
 pub mod budget;
 pub mod pod;
+pub mod prefetch;
 pub mod selector;
 pub mod state;
 pub mod task;

@@ -76,6 +76,8 @@ pub enum Why {
     Metadata,
     /// The pod is at its new revision.
     Updated,
+    /// The images that the agent is to pull in advance change.
+    Prefetch,
     /// The update failed.
     NotUpdated,
     /// The request is withdrawn.

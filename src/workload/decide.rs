@@ -12,6 +12,7 @@ use crate::workload::action::Action;
 use crate::workload::canary::{self, CanaryInput, Held, Step};
 use crate::workload::hooks::HookType;
 use crate::workload::input::{CachedObjects, ReconcileInput};
+use crate::workload::prefetch;
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
 use crate::workload::revision::{self, Found};
 use crate::workload::scale::{self, Scaling};
@@ -54,7 +55,8 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
         Kind::StatefulSet(set) => stateful::decide(&input, set, &survey),
     };
     let picks = update::pick(&input, &survey, &scaling.leave);
-    let acts = act::act(&input, &scaling, &picks);
+    let mut acts = act::act(&input, &scaling, &picks);
+    prefetch::add(&input, &survey, &scaling.leave, &mut acts.actions);
 
     let report = report(&input, before, &found, &step, &survey, &scaling, &acts);
     let requeue_at = act::requeue_at(&input).into_iter().chain(step.requeue_at).min();

@@ -126,6 +126,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         gated: true,
         surge: false,
         leaving: false,
+        prefetch: None,
         task: None,
         request: None,
         answer: None,

@@ -12,6 +12,7 @@
 //!        → scale      which pods are created and which are removed (GameDeployment)
 //!          stateful   the same with ordinals                       (GameStatefulSet)
 //!        → update     which pods get a task, within partition and budget (order, amount)
+//!        → prefetch   which pods name images for their agents to pull in advance
 //!        → act        from tasks to writes: gates (hooks), requests (request), ends, labels, new pods (new_pod)
 //!        → status     counters and conditions
 //! ```
@@ -42,6 +43,7 @@ pub mod input;
 pub(crate) mod name;
 pub mod new_pod;
 pub mod order;
+pub mod prefetch;
 pub mod report;
 pub mod request;
 pub mod revision;

@@ -103,6 +103,8 @@ pub struct Update {
     pub paused: bool,
     /// Seconds out of traffic before an update in place.
     pub grace: u32,
+    /// True when images are pulled in advance.
+    pub prefetch: bool,
     /// The order of containers within a pod.
     pub order: ContainerOrder,
     /// The canary steps.
@@ -283,6 +285,7 @@ impl<'a> About<'a> {
             max_surge: amount(&strategy.max_surge, Amount::Count(0)),
             paused: strategy.paused,
             grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
+            prefetch: strategy.in_place_update_strategy.prefetch,
             order: strategy.in_place_update_strategy.policy,
             canary: strategy.canary,
             fallback: self.has_annotation(workload_key::FALLBACK, "Recreate"),

@@ -74,7 +74,7 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
         .into_iter()
         .filter(|view| view.task_state == TaskState::Over && may_begin(input, view))
         .collect();
-    next.sort_by(|one, other| compare(input, one, other));
+    next.sort_by(|one, other| order_of_update(input, one, other));
     for view in next {
         match allocation.wanted(view) {
             Some(wanted) if allocation.budget.allows(view.available) => allocation.allocate(view, wanted),
@@ -179,7 +179,11 @@ fn may_begin(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
 
 /// Compares two pods. Pods without ordinals: pods that serve no traffic first; with ordinals: the same, then the
 /// highest. A pod whose last request failed or went unanswered goes last.
-fn compare(input: &ReconcileInput<'_>, one: &PodView<'_>, other: &PodView<'_>) -> Ordering {
+pub(super) fn order_of_update(
+    input: &ReconcileInput<'_>,
+    one: &PodView<'_>,
+    other: &PodView<'_>,
+) -> Ordering {
     let silent = |view: &PodView<'_>| view.last_failure(input.update_name()).is_some();
     let base = silent(one).cmp(&silent(other));
     if input.spec.stateful().is_none() {

@@ -2,6 +2,7 @@
 //! real pods.
 
 mod canary;
+mod prefetch;
 mod preserved;
 mod reinstalled;
 mod shipped;
@@ -43,10 +44,11 @@ fn workloads_are_brought_about() {
     });
     let published = &published_server(&cluster.node().ip);
     parts.run("hooks", || hooks_hold_pods_until_they_let_them_pass(cluster, published));
-    let rest: [(_, Part); 3] = [
+    let rest: [(_, Part); 4] = [
         ("canary steps", canary::canary_steps_hold_the_rollout_until_they_are_passed),
         ("a hook afterwards", canary::a_hook_afterwards_takes_the_image_back_until_it_passes),
         ("claims", canary::claims_stay_and_are_found_again),
+        ("an image ahead of its update", prefetch::the_image_arrives_while_a_hook_runs),
     ];
     parts.run_all(rest.map(|(name, part)| (name, move || part(cluster, published))));
     // No write exceeded the shipped rights.

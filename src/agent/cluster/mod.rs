@@ -10,10 +10,12 @@ mod gates;
 mod hooks;
 mod metrics;
 mod outbox;
+mod prefetch;
 mod requests;
 mod unwritten;
 
 pub(super) use crate::agent::cluster::answers::Answers;
 pub(super) use crate::agent::cluster::hooks::runner;
 pub(super) use crate::agent::cluster::metrics::{Writes, register_cache};
+pub(super) use crate::agent::cluster::prefetch::Prefetches;
 pub(super) use crate::agent::cluster::requests::Watched;

@@ -16,6 +16,7 @@ use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight
 use crate::workload::hooks::{HookType, Run};
 
 mod faults;
+mod prefetch;
 mod scale;
 mod seeds;
 mod surge;
@@ -77,6 +78,7 @@ fn write(pod: &mut Pod, patch: &crate::podtask::write::PodPatch) {
         match key.as_str() {
             workload_key::TASK => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
             workload_key::LEAVING => pod.leaving = value.is_some(),
+            annotation::PREFETCH => pod.prefetch.clone_from(value),
             annotation::REQUEST => {
                 pod.request = Request::parse(value.as_deref()).unwrap().map(|request| request.id);
             }

@@ -506,6 +506,7 @@ impl World {
         let quiet = decision.actions.iter().all(|action| matches!(action, Action::ClearRetry));
         assert!(quiet, "not at rest: {:#?}", decision.actions);
         assert!(self.pods.iter().all(|pod| !pod.leaving), "{}", what());
+        assert!(self.pods.iter().all(|pod| pod.prefetch.is_none()), "{}", what());
     }
 }
 
@@ -518,6 +519,7 @@ fn patch_pod(pod: &mut Pod, patch: &PodPatch, wanted: &mut BTreeMap<String, Requ
         match key.as_str() {
             workload_key::TASK => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
             workload_key::LEAVING => pod.leaving = value.is_some(),
+            annotation::PREFETCH => pod.prefetch.clone_from(value),
             annotation::REQUEST => {
                 let request = Request::parse(value.as_deref()).unwrap();
                 pod.request = request.as_ref().map(|request| request.id.clone());
@@ -529,5 +531,7 @@ fn patch_pod(pod: &mut Pod, patch: &PodPatch, wanted: &mut BTreeMap<String, Requ
             _ => {}
         }
     }
+    let sends = patch.annotations.get(annotation::REQUEST).is_some_and(Option::is_some);
+    assert!(!sends || pod.prefetch.is_none(), "a request beside a prefetch: {pod:#?}");
     pod.version.push('p');
 }

@@ -12,6 +12,7 @@ mod gates;
 mod identity;
 mod many_operations;
 mod pod_deletion;
+mod prefetch;
 mod requests;
 mod unreachable_server;
 
