@@ -6,6 +6,7 @@
 mod claims;
 mod faults;
 mod owners;
+mod pages;
 
 use std::collections::BTreeSet;
 
