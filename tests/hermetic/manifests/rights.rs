@@ -59,6 +59,8 @@ fn the_controller_may_no_more_than_it_needs() {
             "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["gamedeployments/status", "gamestatefulsets/status"],
             "verbs": ["patch"]},
+        {"apiGroups": ["tkex.tencent.com"],
+            "resources": ["gamedeployments/finalizers", "gamestatefulsets/finalizers"], "verbs": ["update"]},
         {"apiGroups": ["inplace.dev"], "resources": ["inplacerollouts"],
             "verbs": ["get", "list", "watch", "delete"]},
         {"apiGroups": ["inplace.dev"], "resources": ["inplacerollouts/status"], "verbs": ["patch"]},
