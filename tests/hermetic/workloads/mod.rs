@@ -4,6 +4,7 @@
 //! The test plays the kubelets and the agents.
 
 mod claims;
+mod definitions;
 mod faults;
 mod owners;
 mod pages;
