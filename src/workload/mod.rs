@@ -39,6 +39,7 @@ pub mod decide;
 pub mod diff;
 pub mod hooks;
 pub mod input;
+pub mod meaning;
 pub(crate) mod name;
 pub mod new_pod;
 pub mod order;
