@@ -129,6 +129,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         task: None,
         request: None,
         answer: None,
+        foreign: None,
     }
 }
 

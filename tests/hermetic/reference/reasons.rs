@@ -24,7 +24,7 @@ FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun HostIP
 InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer
 NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer PodIP
 PodName PodNamespace PodTemplate PostHook Progressing Pull Ready Recreate Rollback ScaleFailed ScaleIn
-Secret Swap TerminationByKubelet Ti True Unknown UpdateFailed Updated Verify Warning
+Secret StartInPlaceUpdate Swap TerminationByKubelet Ti True Unknown UpdateFailed Updated Verify Warning
 ";
 
 #[test]
