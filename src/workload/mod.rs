@@ -43,6 +43,7 @@ pub mod meaning;
 pub(crate) mod name;
 pub mod new_pod;
 pub mod order;
+pub mod other_controller;
 pub mod report;
 pub mod request;
 pub mod revision;
