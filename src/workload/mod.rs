@@ -52,6 +52,7 @@ pub mod spec;
 pub mod stateful;
 pub mod status;
 pub mod survey;
+pub mod unknown_fields;
 pub mod update;
 pub mod view;
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,7 @@ use crate::workload::diff::Change;
 use crate::workload::other_controller::OtherWriter;
 use crate::workload::revision;
 use crate::workload::spec::WorkloadSpec;
+use crate::workload::unknown_fields::unknown_fields;
 
 /// How many fields a message names.
 const NAMED: usize = 10;
@@ -152,13 +153,12 @@ fn fields(workload: &Workload, spec: &WorkloadSpec) -> Vec<Finding> {
     if !unknown.is_empty() {
         findings.push(Finding::note(format!("fields without an effect: {}", list(&unknown))));
     }
-    let mut unknown = Vec::new();
-    match serde_json::from_value::<PodTemplateSpec>(spec.template.0.clone()).map(serde_json::to_value) {
-        Ok(Ok(typed)) => lost("spec.template", &spec.template.0, &typed, &mut unknown),
-        _ => findings.push(Finding::resolve(
+    if spec.template.typed().is_err() {
+        findings.push(Finding::resolve(
             "spec.template is not a valid pod template: no pod can be created from it",
-        )),
+        ));
     }
+    let unknown = unknown_fields(&spec.template);
     if !unknown.is_empty() {
         let names = list(&unknown);
         findings.push(Finding::note(format!(
@@ -294,31 +294,6 @@ fn without_schema(path: &str, value: &Value, schema: &Value, unknown: &mut Vec<S
             let schema = schema.get("items").cloned().unwrap_or_default();
             for (at, item) in items.iter().enumerate() {
                 without_schema(&format!("{path}[{at}]"), item, &schema, unknown);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Adds the paths of the fields of `value` that `typed` has lost.
-fn lost(path: &str, value: &Value, typed: &Value, unknown: &mut Vec<String>) {
-    match (value, typed) {
-        (Value::Object(fields), Value::Object(typed)) => {
-            for (name, value) in fields {
-                let path = format!("{path}.{name}");
-                match typed.get(name) {
-                    Some(typed) => lost(&path, value, typed, unknown),
-                    // Empty values are left out by the types.
-                    None if *value == Value::Null
-                        || *value == serde_json::json!([])
-                        || *value == serde_json::json!({}) => {}
-                    None => unknown.push(path),
-                }
-            }
-        }
-        (Value::Array(items), Value::Array(typed)) => {
-            for (at, (item, typed)) in items.iter().zip(typed).enumerate() {
-                lost(&format!("{path}[{at}]"), item, typed, unknown);
             }
         }
         _ => {}

@@ -62,6 +62,21 @@ pub(super) fn leave(cluster: &Cluster) -> Left<'_> {
     let mut before = kept.pods();
     before.extend(moving.pods());
     assert!(!is(&before["moving-graced"], "Ready") && !is(&before["moving-written"], "Ready"));
+    let checked = cluster.inplace(&["migrate", "check"]).output().unwrap();
+    let text = String::from_utf8_lossy(&checked.stdout);
+    assert!(
+        checked.status.success(),
+        "nothing is to be resolved: {text}{}",
+        String::from_utf8_lossy(&checked.stderr)
+    );
+    for line in [
+        "default/GameDeployment/kept\n  nothing changes\n",
+        "pod moving-graced: the images of app are not written yet",
+        "pod moving-written: its update is complete",
+        "1 of 3 pods are not at revision moving-7f8c5d6b9f",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
     Left { kept, moving, before }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The test plays the kubelets and the agents.
 
+mod another;
 mod claims;
 mod definitions;
 mod faults;
