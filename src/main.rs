@@ -42,6 +42,7 @@ enum Role {
     Node(inplace::cli::node::NodeCommand),
     Hook(inplace::cli::hook::HookCommand),
     Rollout(inplace::cli::workload_rollout::RolloutCommand),
+    Migrate(inplace::cli::migrate::MigrateCommand),
     Agent(agent::Args),
     Controller(controller::Args),
     Crds(inplace::cli::crds::CrdsCommand),
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         Role::Node(command) => runtime.block_on(command.run()).into(),
         Role::Hook(command) => runtime.block_on(command.run()).into(),
         Role::Rollout(command) => runtime.block_on(command.run()).into(),
+        Role::Migrate(command) => runtime.block_on(command.run()).into(),
         Role::Crds(command) => command.run().into(),
         Role::Hold(command) => match runtime.block_on(command.run()) {
             Ok(()) => Exit::Done.into(),

@@ -5,6 +5,7 @@
 
 pub mod annotation;
 pub mod crd;
+pub mod crd_fields;
 pub mod game_deployment;
 pub mod game_stateful_set;
 pub mod hook_manifest;

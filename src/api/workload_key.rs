@@ -16,6 +16,14 @@ pub const SET_POD_NAME: &str = "gamestatefulset.kubernetes.io/pod-name";
 /// Label on pods of a `GameStatefulSet`: the ordinal of the pod.
 pub const SET_ORDINAL: &str = "gamestatefulset.kubernetes.io/pod-ordinal";
 
+/// Annotation on pods, written by a bk-bcs operator: the state of its last in-place update.
+pub const UPDATE_STATE: &str = "inplace-update-state";
+/// Annotation on pods, written by a bk-bcs operator: the images that it writes after the grace period. The controller
+/// removes it when it finishes that update.
+pub const UPDATE_GRACE: &str = "inplace-update-grace";
+/// Reason of the readiness gate's condition that a bk-bcs operator has closed.
+pub const UPDATE_GATE: &str = "StartInPlaceUpdate";
+
 /// Annotation on pods, `true`: autoscalers ignore the pod. Set while its pre-delete hook runs.
 pub const LEAVING: &str = "io.tencent.bcs.dev/game-pod-deleting";
 /// Annotation on pods: the deletion cost, a number.

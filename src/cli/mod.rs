@@ -7,6 +7,7 @@
 //! | `in_place_rollout` | for an `InPlaceRollout`: `restart` and `swap` of a workload, `cancel` and `rollout` of `ipr/NAME` |
 //! | `workload_rollout` | `rollout` for a `GameDeployment` or a `GameStatefulSet` |
 //! | `hook` | `hook`: tries and explains hooks |
+//! | `migrate` | `migrate check`: what a takeover from a bk-bcs operator would change |
 //! | `node` | `node`: on a node, without an API server |
 
 mod cluster;
@@ -14,6 +15,7 @@ pub mod crds;
 pub mod exit;
 pub mod hook;
 mod in_place_rollout;
+pub mod migrate;
 mod named_value;
 pub mod node;
 mod output;

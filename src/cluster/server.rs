@@ -24,9 +24,12 @@ use crate::cluster::patch::{as_us, json_patch};
 use crate::cluster::pod::Pod;
 use crate::failure::Class;
 
-/// The deadline of every call except a watch. The API server's own limit is a minute; a server that takes longer
-/// than this is not healthy.
+/// The deadline of every call except a watch, and of every page of a list. The API server's own limit is a minute; a
+/// server that takes longer than this is not healthy.
 const CALL: Duration = Duration::from_secs(10);
+/// The page size of lists unless the selection has its own: a list of all pods of a large cluster has more objects
+/// than can be sent within [`CALL`].
+const PAGE: u32 = 500;
 /// The field manager of all writes.
 pub(crate) const MANAGER: &str = "inplace";
 /// The API server ends a watch after this many seconds; that is not a failure.
@@ -70,8 +73,8 @@ pub(crate) struct Selection {
     /// the server read all pods of the cluster from its database. If the first list is old, the watch delivers the
     /// rest.
     pub(crate) from_memory: bool,
-    /// The page size of lists; 0: one page. It limits the size of an answer, which the API server holds in memory
-    /// as a whole, for kinds whose objects may be as large as the server allows.
+    /// The page size of lists, for kinds whose objects may be as large as the server allows; 0: [`PAGE`]. It limits
+    /// the size of an answer, which the API server holds in memory as a whole.
     pub(crate) page: u32,
 }
 
@@ -190,7 +193,7 @@ impl Server {
         let params = ListParams {
             label_selector: selection.labels.clone(),
             field_selector: selection.fields.clone(),
-            limit: Some(selection.page).filter(|page| *page > 0),
+            limit: selection.limit(age),
             ..Default::default()
         };
         let mut params = match age {
@@ -314,6 +317,16 @@ fn parse<T: DeserializeOwned>(doing: &str, text: &[u8]) -> Result<T, Error> {
 }
 
 impl Selection {
+    /// The page size of a list of this age. A list that may come from the watch cache has none: a limit would make
+    /// the API server read it from its database.
+    fn limit(&self, age: &Age) -> Option<u32> {
+        match (self.page, age) {
+            (0, Age::Newest) => Some(PAGE),
+            (0, Age::Any | Age::NotOlderThan(_)) => None,
+            (page, _) => Some(page),
+        }
+    }
+
     fn request<T: Resource<DynamicType = ()>>(&self) -> Request {
         let path = T::url_path(&(), self.namespace.as_deref());
         let in_path = |version: &str| format!("/{version}/");

@@ -6,6 +6,7 @@
 
 pub mod admission;
 mod config_restart;
+mod definitions;
 mod events;
 mod hook_runs;
 mod pods;
@@ -91,6 +92,7 @@ struct Common {
     hook_metrics: runner::Metrics,
     workload_metrics: workloads::Metrics,
     rollout_metrics: rollouts::Metrics,
+    definition_metrics: definitions::Metrics,
     /// None if this process serves no webhooks.
     webhooks: Option<Webhooks>,
 }
@@ -104,6 +106,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
         workloads::run(common.clone(), agents.clone(), stop.clone()).boxed(),
         rollouts::run(common.clone(), agents, stop.clone()).boxed(),
         config_restart::run(common.clone(), stop.clone()).boxed(),
+        definitions::run(common.server.clone(), common.definition_metrics.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]
 }
@@ -136,6 +139,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         hook_metrics: runner::Metrics::new(&mut registry),
         workload_metrics: workloads::Metrics::new(&mut registry),
         rollout_metrics: rollouts::Metrics::new(&mut registry),
+        definition_metrics: definitions::Metrics::new(&mut registry),
         webhooks: webhooks.clone(),
     };
     // A process that restarts under the same name must be a different candidate: hence the random suffix.

@@ -13,6 +13,7 @@
 
 pub mod amount;
 pub mod budget;
+pub mod foreign;
 pub mod pod;
 pub mod prefetch;
 pub mod selector;

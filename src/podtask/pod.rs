@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1 as core;
 use crate::api::request::Request;
 use crate::api::status::Status;
 use crate::api::{annotation, workload_key};
+use crate::podtask::foreign::ForeignUpdate;
 use crate::podtask::state::TaskState;
 use crate::podtask::task::PodTask;
 use crate::podtask::time::later;
@@ -60,6 +61,8 @@ pub struct Pod {
     pub prefetch: Option<String>,
     /// The status that the agent reports.
     pub answer: Option<Status>,
+    /// An in-place update that a bk-bcs operator began and has not completed.
+    pub foreign: Option<ForeignUpdate>,
 }
 
 /// The phase of a pod.
@@ -92,6 +95,7 @@ impl Pod {
             ready.map(|ready| ready.last_transition_time.as_ref().map_or(created, |time| time.0));
         let request = Request::parse(annotation(annotation::REQUEST)).ok().flatten();
         Self {
+            foreign: ForeignUpdate::read(pod),
             uid: metadata.uid.clone().unwrap_or_default(),
             version: metadata.resource_version.clone().unwrap_or_default(),
             created,

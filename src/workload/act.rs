@@ -11,6 +11,7 @@ use crate::api::request::Target;
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
+use crate::podtask::foreign::{ForeignStep, ForeignUpdate};
 use crate::podtask::state::{End, Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
@@ -54,6 +55,9 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
         // At most one write per pod and reconcile: each is conditional on the resource version that was read.
         if scaling.promoted.contains(name) && planner.acts.actions.len() == before {
             planner.promote(view);
+        }
+        if leaves.is_none() && planner.acts.actions.len() == before {
+            planner.open_foreign_gate(view);
         }
     }
     planner.ensure_claims(scaling);
@@ -200,8 +204,15 @@ impl Planner<'_, '_> {
             // No container differs any more: another client has made the change in the meantime.
             return self.end(view, task, &End::done());
         }
+        if view.pod.foreign.as_ref().is_some_and(|update| update.gate_closed) {
+            // The agent opens only a gate that is closed as this project closes it. The request follows.
+            return self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: false });
+        }
         let request = request::build(input.spec, view.pod, task, targets);
         let mut patch = PodPatch::default();
+        if view.pod.foreign.is_some() {
+            patch = self.rest_of_foreign(task);
+        }
         patch.send(&request);
         let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
         let ordered = PodTask { at, seconds, ..task.at_stage(Stage::Ordered, "") };
@@ -252,6 +263,27 @@ impl Planner<'_, '_> {
 
     fn write(&mut self, view: &PodView<'_>, patch: PodPatch, why: Why) {
         self.acts.actions.push(Action::PatchPod { pod: VersionedRef::of(view.pod), patch, why });
+    }
+
+    /// What a bk-bcs operator would have written with the images: the labels and annotations of the template, and
+    /// that nothing is left to write.
+    fn rest_of_foreign(&self, task: &PodTask) -> PodPatch {
+        let set = |all: BTreeMap<String, String>| all.into_iter().map(|(key, value)| (key, Some(value)));
+        let mut patch = PodPatch::default();
+        if let Some(template) = self.input.template(&task.target) {
+            patch.labels.extend(set(template.labels()));
+            patch.annotations.extend(set(template.annotations()));
+        }
+        patch.annotations.insert(workload_key::UPDATE_GRACE.to_owned(), None);
+        patch
+    }
+
+    /// Opens the gate that a bk-bcs operator left closed, when the pod's containers run their new images.
+    fn open_foreign_gate(&mut self, view: &PodView<'_>) {
+        let idle = !matches!(view.task_state, TaskState::Busy { .. }) && !view.is_taken();
+        if idle && view.foreign_step(self.input.now) == Some(ForeignStep::Open) {
+            self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: true });
+        }
     }
 
     /// Makes a surge pod a regular pod.
@@ -346,7 +378,8 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
         let lost = task.filter(|_| matches!(view.task_state, TaskState::Busy { .. })).map(PodTask::lost_at);
         let again =
             task.filter(|task| task.stage == Stage::Unanswered).map(|task| later(task.at, RETRY_AFTER));
-        [available, silent, lost, again]
+        let stuck = view.pod.foreign.as_ref().and_then(ForeignUpdate::stuck_at);
+        [available, silent, lost, again, stuck]
     });
     times.flatten().filter_map(later_than_now).min()
 }

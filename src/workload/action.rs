@@ -50,6 +50,13 @@ pub enum Action {
         /// The purpose; it selects the event.
         why: Why,
     },
+    /// Write the condition of the readiness gate that a bk-bcs operator has closed.
+    SetGate {
+        /// The pod, with the version that the write is conditional on.
+        pod: VersionedRef,
+        /// True: the pod takes traffic again. False: it stays out of traffic until a request has succeeded.
+        open: bool,
+    },
     /// Create a `HookRun`.
     CreateRun(NewHookRun),
     /// Delete the `HookRun` of this name.
@@ -152,6 +159,14 @@ impl Action {
                     }
                 };
                 (done, failed, format!("update pod {} {how}", pod.name))
+            }
+            Self::SetGate { pod, open } => {
+                let how = if *open { "open" } else { "take over" };
+                let what = format!(
+                    "{how} the readiness gate of pod {}, which an update in place by a bk-bcs operator left closed",
+                    pod.name
+                );
+                ("ForeignUpdateTakenOver", "ForeignUpdateNotTakenOver", what)
             }
             Self::CreateRun(run) => match error {
                 Some(error) => {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::api::pod_template::PodTemplate;
+use crate::workload::meaning::meaning;
 
 /// The changes that a running pod has to take over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,9 +67,9 @@ fn difference(
         .collect()
 }
 
-/// A template without the fields that can be changed in place.
+/// The meaning of a template without the fields that can be changed in place.
 fn without_images(template: &PodTemplate) -> Value {
-    let mut spec = template.0.get("spec").cloned().unwrap_or_default();
+    let mut spec = meaning(template).get("spec").cloned().unwrap_or_default();
     let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
     for container in containers.into_iter().flatten() {
         if let Some(fields) = container.as_object_mut() {
@@ -81,9 +82,9 @@ fn without_images(template: &PodTemplate) -> Value {
 struct Paths(Vec<String>);
 
 impl Paths {
-    /// Compares two values; absent, null and empty are equal.
+    /// Compares two values of reduced templates.
     fn compare(&mut self, path: &str, old: &Value, new: &Value) {
-        if self.0.len() >= MOST_PATHS || old == new || (is_nothing(old) && is_nothing(new)) {
+        if self.0.len() >= MOST_PATHS || old == new {
             return;
         }
         match (old, new) {
@@ -105,15 +106,6 @@ impl Paths {
             }
             _ => self.0.push(path.to_owned()),
         }
-    }
-}
-
-fn is_nothing(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        _ => false,
     }
 }
 

@@ -130,6 +130,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         task: None,
         request: None,
         answer: None,
+        foreign: None,
     }
 }
 

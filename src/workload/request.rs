@@ -4,6 +4,7 @@
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::{DEADLINE_SECONDS, HookRef, Request, Target};
 use crate::api::workload::ContainerOrder;
+use crate::podtask::foreign::ForeignUpdate;
 use crate::podtask::pod::Pod;
 use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::hooks;
@@ -20,7 +21,8 @@ pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'
     let mut targets = Vec::new();
     for (name, image) in target.images() {
         let changed = from.is_none_or(|from| from.image(name) != Some(image));
-        let off = view.torn && is_off(pod, name, templates);
+        let unwritten = |update: &ForeignUpdate| update.unwritten.iter().any(|unwritten| unwritten == name);
+        let off = view.torn && (is_off(pod, name, templates) || pod.foreign.as_ref().is_some_and(unwritten));
         if (changed || off) && pod.image(name) != Some(image) {
             targets.push(Target { name: name.to_owned(), image: Some(image.to_owned()) });
         }

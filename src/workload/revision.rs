@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::pod_template::PodTemplate;
 use crate::podtask::pod::Pod;
+use crate::workload::meaning::meaning;
 use crate::workload::name;
 
 /// Maximum length of the workload's part in the name of a revision: the name is a label value of pods, too.
@@ -66,9 +67,9 @@ impl Record {
     }
 }
 
-/// The digest of a template.
+/// The digest of what a template means.
 pub fn digest(template: &PodTemplate) -> Digest {
-    let digest = ring::digest::digest(&ring::digest::SHA256, canonical(&template.0).as_bytes());
+    let digest = ring::digest::digest(&ring::digest::SHA256, canonical(&meaning(template)).as_bytes());
     let mut bytes = Digest::default();
     bytes.copy_from_slice(digest.as_ref());
     bytes
@@ -110,9 +111,9 @@ pub fn template(data: &Value) -> Option<PodTemplate> {
     Some(PodTemplate(template))
 }
 
-/// True when two templates are equal; a null field counts as absent.
+/// True when two templates mean the same.
 pub fn equal(one: &PodTemplate, other: &PodTemplate) -> bool {
-    canonical(&one.0) == canonical(&other.0)
+    meaning(one) == meaning(other)
 }
 
 /// True when `name` has the form that revisions of `workload` get.

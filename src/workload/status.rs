@@ -3,6 +3,7 @@
 use crate::api::game_deployment::UpdateType;
 use crate::api::status::{Phase, Step};
 use crate::api::workload::HookCondition;
+use crate::podtask::foreign::ForeignStep;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::time::whole_seconds;
 use crate::workload::canary::Held;
@@ -42,6 +43,17 @@ pub fn update_failure(
     }
     if let Some(gate) = gate {
         return Some(("HookTemplate", gate));
+    }
+    if let Some(view) =
+        input.views.iter().find(|view| view.foreign_step(input.now) == Some(ForeignStep::Stuck))
+    {
+        let left = view.pod.foreign.as_ref().map(|update| update.restarting.join(", ")).unwrap_or_default();
+        let message = format!(
+            "pod {}: a bk-bcs operator began to update container {left} in place, and it does not run its new image: see \
+             `kubectl describe pod {}`; change the template to an image that starts, or delete the pod",
+            view.pod.name, view.pod.name
+        );
+        return Some(("ForeignUpdate", message));
     }
     let update = input.update_name();
     let of_stage =

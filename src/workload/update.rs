@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::game_deployment::UpdateType;
 use crate::podtask::budget::Budget;
+use crate::podtask::foreign::ForeignStep;
 use crate::podtask::pod::PodPhase;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
@@ -167,8 +168,13 @@ fn repair<'a>(input: &ReconcileInput<'a>, view: &PodView<'a>) -> Option<Wanted<'
     needs_repair(input, view).then(|| Wanted::new(purpose, &view.pod.label))
 }
 
-/// True unless its last task failed and must not be retried yet, or another client's request is in progress.
+/// True unless its last task failed and must not be retried yet, or another client's request or update is in progress.
 fn may_begin(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
+    // The kubelet restarts containers for an update of a bk-bcs operator, or the gate of that update is about to be
+    // opened.
+    if matches!(view.foreign_step(input.now), Some(ForeignStep::Wait | ForeignStep::Open)) {
+        return false;
+    }
     let again = || view.pod.task.as_ref().is_none_or(|task| later(task.at, RETRY_AFTER) <= input.now);
     match view.last_failure(input.update_name()) {
         Some(Stage::Failed) => false,

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::pod_template::PodTemplate;
 use crate::api::status::{Phase, Step};
+use crate::podtask::foreign::ForeignStep;
 use crate::podtask::pod::Pod;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose};
@@ -40,7 +41,7 @@ impl<'a> PodView<'a> {
             _ => &pod.label,
         };
         let (ready, available) = (pod.is_ready(), pod.is_available(min_ready, now));
-        let torn = revision == pod.label && is_torn(pod, &task_state, templates);
+        let torn = revision == pod.label && (is_torn(pod, &task_state, templates) || is_half_written(pod));
         Self { pod, task_state, revision, torn, ready, available }
     }
 
@@ -79,6 +80,11 @@ impl<'a> PodView<'a> {
         matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
     }
 
+    /// What follows from an update in place that a bk-bcs operator began and has not completed.
+    pub fn foreign_step(&self, now: Timestamp) -> Option<ForeignStep> {
+        self.pod.foreign.as_ref().map(|update| update.step(now))
+    }
+
     /// True while an agent carries out a request of another client.
     pub fn is_taken(&self) -> bool {
         let own = self.pod.task.as_ref().filter(|task| !task.deletes()).map(PodTask::id);
@@ -100,6 +106,11 @@ fn is_torn(pod: &Pod, task_state: &TaskState, templates: &Templates<'_>) -> bool
         TaskState::Busy { .. } => return task.target == pod.label || off(),
     };
     stage != Stage::Done && (left_closed(pod, templates) || off())
+}
+
+/// True when a bk-bcs operator moved the revision label and did not write the images.
+fn is_half_written(pod: &Pod) -> bool {
+    pod.foreign.as_ref().is_some_and(|update| !update.unwritten.is_empty())
 }
 
 /// True when the last request of the controller failed midway and left the readiness gate closed. Before the swap

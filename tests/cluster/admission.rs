@@ -219,8 +219,14 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     let image = r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"python:3.7"}]"#;
     fixture.done(&["patch", deployment, "--type=json", "-p", image], "");
 
-    // A revision whose template cannot be restored in place.
     let object: Value = serde_json::from_str(&fixture.done(&["get", deployment, "-o", "json"], "")).unwrap();
+    // Pods are created without a field that Kubernetes does not have, so the user is warned.
+    let mut typo = object.clone();
+    typo["metadata"] = json!({"name": "typo"});
+    typo["spec"]["template"]["spec"]["hostNetwrk"] = json!(true);
+    let created = fixture.done(&["create", "--dry-run=server", "-f", "-"], &typo.to_string());
+    assert!(created.contains("unknown field spec.template.spec.hostNetwrk: pods are"), "{created}");
+    // A revision whose template cannot be restored in place.
     let mut template = object["spec"]["template"].clone();
     template["spec"]["hostNetwork"] = json!(true);
     let revision = json!({

@@ -55,7 +55,7 @@ impl ApiServer {
             format!("--service-account-signing-key-file={}", at("sa.key")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
-            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".to_owned(),
         ];
         let parts = vec![
             spawn(Path::new("etcd"), &etcd, folder.path()),

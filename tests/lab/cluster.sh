@@ -112,7 +112,7 @@ T
     --kubelet-preferred-address-types InternalIP --service-account-issuer https://kubernetes.default.svc \
     --service-account-key-file "$dir/pki/accounts.pub" --service-account-signing-key-file "$dir/pki/accounts.key" \
     --audit-policy-file "$dir/audit.yaml" --audit-log-path "$dir/logs/writes.jsonl" \
-    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --allow-privileged=true \
+    --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction,OwnerReferencesPermissionEnforcement --allow-privileged=true \
     --enable-aggregator-routing # there is no kube-proxy: the API server calls webhooks at the addresses of a Service's pods
 }
 

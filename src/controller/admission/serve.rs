@@ -109,7 +109,13 @@ impl Handlers {
             return Answer::Refused(Refusal::too_large(error.to_string()));
         }
         match validate::judge(asked).into() {
-            Answer::Allowed(_) => self.rights.judge(asked).await,
+            Answer::Allowed(_) => {
+                let unknown = validate::warnings(asked);
+                match self.rights.judge(asked).await {
+                    Answer::Allowed(warnings) => Answer::Allowed([warnings, unknown].concat()),
+                    refused => refused,
+                }
+            }
             refused => refused,
         }
     }

@@ -11,10 +11,15 @@ use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::LARGEST_SPEC;
 use crate::api::hook_template::HookTemplate;
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::pod_template::PodTemplate;
 use crate::controller::admission::review::{Problem, Request};
 use crate::hook::check::{Invalid, template};
 use crate::rollout::check;
 use crate::workload::check::{deployment, stateful_set};
+use crate::workload::unknown_fields::unknown_fields;
+
+/// How many fields the warnings of one review name.
+const MOST_WARNINGS: usize = 10;
 
 /// The problems of a request. Objects of other kinds have none.
 pub(super) fn judge(asked: &Request) -> Vec<Problem> {
@@ -30,6 +35,26 @@ pub(super) fn judge(asked: &Request) -> Vec<Problem> {
         "HookTemplate" => compared::<HookTemplate>(asked, |_, new| hook(new)),
         _ => Vec::new(),
     }
+}
+
+/// Warnings about a workload that is not refused: fields of its template that Kubernetes does not have. A change that
+/// does not touch the template has none.
+pub(super) fn warnings(asked: &Request) -> Vec<String> {
+    let unknown = match asked.kind.kind.as_str() {
+        "GameDeployment" => unknown::<GameDeployment>(asked, |object| &object.spec.template),
+        "GameStatefulSet" => unknown::<GameStatefulSet>(asked, |object| &object.spec.template),
+        _ => Vec::new(),
+    };
+    let warning = |path: &String| format!("unknown field {path}: pods are created without it");
+    unknown.iter().take(MOST_WARNINGS).map(warning).collect()
+}
+
+/// The unknown fields of a template that is new or changed.
+fn unknown<K: DeserializeOwned>(asked: &Request, template: impl Fn(&K) -> &PodTemplate) -> Vec<String> {
+    let Ok(new) = asked.new_as::<K>() else { return Vec::new() };
+    let old = asked.old_as::<K>();
+    let changed = old.as_ref().is_none_or(|old| template(old) != template(&new));
+    if changed { unknown_fields(template(&new)) } else { Vec::new() }
 }
 
 /// The problems that `check` finds in the new object and not in the old one.
@@ -115,6 +140,26 @@ mod tests {
         let unreadable =
             asked("GameDeployment", None, &json!({"metadata": {}, "spec": {"replicas": "many"}}));
         assert!(unreadable.starts_with("spec: cannot be decoded: "), "{unreadable}");
+    }
+
+    #[test]
+    fn a_misspelt_field_of_a_template_is_a_warning_when_it_is_written() {
+        let warned = |old: Option<&Value>, new: &Value| {
+            let body = json!({"request": {"uid": "u", "operation": "UPDATE", "name": "web", "object": new, "oldObject": old,
+                "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": "GameDeployment"}}});
+            warnings(&review::read(body.to_string().into()).unwrap())
+        };
+        let good = object(&json!({}));
+        let mut typo = good.clone();
+        typo["spec"]["template"]["spec"]["containers"][0]["imagePullPolcy"] = json!("Always");
+        assert_eq!(warned(Some(&good), &good), Vec::<String>::new());
+        let expected =
+            ["unknown field spec.template.spec.containers[0].imagePullPolcy: pods are created without it"];
+        assert_eq!(warned(Some(&good), &typo), expected);
+        assert_eq!(warned(None, &typo), expected);
+        let mut scaled = typo.clone();
+        scaled["spec"]["replicas"] = json!(7);
+        assert_eq!(warned(Some(&typo), &scaled), Vec::<String>::new(), "the template is as before");
     }
 
     #[test]

@@ -10,10 +10,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, PodSpec, PodTemplateSpec, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, PodSpec, PodTemplateSpec, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use kube::core::Request;
-use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::params::{GetParams, Patch, PatchParams, PostParams};
+use kube::core::{PartialObjectMeta, Request};
 use kube::{Resource, ResourceExt as _};
 use ring::digest;
 use serde::Deserialize;
@@ -26,7 +26,7 @@ use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::error::{Class, Error};
-use crate::cluster::server::{MANAGER, Selection, Server};
+use crate::cluster::server::{Age, MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::cluster::trim::{Trim, Trimmed};
 use crate::config_restart::{Content, HandledHashes, Source};
@@ -295,11 +295,6 @@ struct Spec {
     template: Option<PodTemplateSpec>,
 }
 
-#[derive(Deserialize)]
-struct List {
-    items: Option<Vec<Annotated>>,
-}
-
 /// The parts of a workload that a restart needs.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkloadTemplate {
@@ -314,7 +309,7 @@ fn merged() -> PatchParams {
 }
 
 fn pods(namespace: &str) -> Request {
-    Request::new(k8s_openapi::api::core::v1::Pod::url_path(&(), Some(namespace)))
+    Request::new(Pod::url_path(&(), Some(namespace)))
 }
 
 impl Subject {
@@ -374,10 +369,20 @@ impl Server {
     /// # Errors
     /// As any call.
     pub(crate) async fn pods_with(&self, namespace: &str, labels: &str) -> Result<Vec<String>, Error> {
-        let doing = format!("listing the pods {labels} of namespace {namespace}");
-        let params = ListParams { label_selector: Some(labels.to_owned()), ..ListParams::default() };
-        let list: List = self.ask(&doing, pods(namespace).list(&params)).await?;
-        Ok(list.items.unwrap_or_default().into_iter().filter_map(|pod| pod.metadata.name).collect())
+        let selection = Selection {
+            what: format!("the pods {labels} of namespace {namespace}"),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels.to_owned()),
+            ..Selection::default()
+        };
+        let mut names = Vec::new();
+        // Only the name of each pod is held in memory.
+        let take = |pod: &PartialObjectMeta<Pod>| {
+            names.extend(pod.metadata.name.clone());
+            false
+        };
+        self.list_of_age(&selection, &Age::Newest, take).await?;
+        Ok(names)
     }
 
     /// Changes an annotation of a pod, so that its kubelet refreshes the pod's volumes. A pod that is gone is not

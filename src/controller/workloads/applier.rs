@@ -210,6 +210,7 @@ impl<'a> Applier<'a> {
             Action::CreatePod { name, body } => self.create_pod(name, body).await,
             Action::DeletePod { pod, why } => self.delete_pod(pod, *why).await,
             Action::PatchPod { pod, patch, .. } => self.patch_pod(pod, patch).await,
+            Action::SetGate { pod, open } => self.set_gate(pod, *open).await,
             Action::CreateRun(run) => self.create_run(run).await,
             Action::DeleteRun(name) => self.delete_run(name).await,
             Action::SetPaused(paused) => {
@@ -282,6 +283,16 @@ impl<'a> Applier<'a> {
         let done = pods::patch(&context.server, &self.key.namespace, &context.cache.pods, pod, patch).await;
         context.metrics.wrote("patch", &done);
         done.map(|()| Done::Written).map_err(|error| not(&error, pod))
+    }
+
+    async fn set_gate(&self, pod: &VersionedRef, open: bool) -> Result<Done, Not> {
+        let done = self.context.server.set_foreign_gate(&self.key.namespace, pod, open).await;
+        self.context.metrics.wrote("patch", &done);
+        match done {
+            Ok(seen) => self.context.cache.pods.upsert(seen),
+            Err(error) => return Err(not(&error, pod)),
+        }
+        Ok(Done::Written)
     }
 
     // ---- revisions ----

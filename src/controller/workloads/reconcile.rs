@@ -15,13 +15,14 @@ use crate::controller::workloads::Context;
 use crate::controller::workloads::applier::Applier;
 use crate::controller::workloads::cache::{Key, Kind, PodEntry, Workload};
 use crate::controller::workloads::revisions::{History, history, report_misfits};
-use crate::podtask::write::VersionedRef;
+use crate::podtask::write::{Event, VersionedRef};
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::adoption::PodOwnership;
 use crate::workload::decide::{Decision, decide};
 use crate::workload::input::CachedObjects;
 use crate::workload::new_pod;
+use crate::workload::other_controller::QUIET;
 use crate::workload::report::Report;
 
 impl Reconciler for Context {
@@ -51,6 +52,9 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
         // The garbage collector deletes its objects.
         return Ok(Outcome::default());
     }
+    if let Some(until) = report_other_controller(context, key, workload).await {
+        return Ok(Outcome { again: Some(clock::until(until)), ..Outcome::default() });
+    }
     let pods = context.cache.pods(spec);
     let (own, others): (Vec<_>, Vec<_>) =
         pods.into_iter().partition(|(ownership, _)| *ownership == PodOwnership::Own);
@@ -74,6 +78,25 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
     }
     let again = requeue_at.map(clock::until);
     Ok(applier.outcome(again).await)
+}
+
+/// Reports that another controller writes the status of the workload. Returns until when the workload is left alone,
+/// its status too: the other controller would answer every write.
+async fn report_other_controller(context: &Context, key: &Key, workload: &Workload) -> Option<Timestamp> {
+    let other = workload.other_writer.as_ref()?;
+    let until = other.quiet_until(clock::now())?;
+    let message = format!(
+        "another controller ({}) writes the status of this {}: nothing is done until that has stopped for {} s. If it is a \
+         bk-bcs operator, scale it to 0 replicas",
+        other.manager,
+        key.kind.name(),
+        QUIET.as_secs()
+    );
+    context
+        .events
+        .report(key.reference(&workload.spec.uid), &Event::warning("AnotherController", message))
+        .await;
+    Some(until)
 }
 
 fn decision(

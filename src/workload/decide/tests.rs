@@ -16,6 +16,7 @@ use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight
 use crate::workload::hooks::{HookType, Run};
 
 mod faults;
+mod foreign;
 mod prefetch;
 mod scale;
 mod seeds;

@@ -322,7 +322,8 @@ impl World {
                 self.draft.annotations.remove(workload_key::RETRY);
                 self.set_retry(false);
             }
-            Action::Report(_) => {}
+            // No pod of the model comes from another operator.
+            Action::SetGate { .. } | Action::Report(_) => {}
         }
     }
 

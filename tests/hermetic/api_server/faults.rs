@@ -8,6 +8,8 @@ use super::store::Store;
 /// The kinds of calls.
 const KNOWN: &[&str] = &[
     "LIST pods",
+    // A further page of a list.
+    "NEXT pods",
     "WATCH pods",
     "GET pod",
     "PATCH pod",

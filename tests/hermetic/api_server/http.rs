@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::crowd::Crowd;
 use super::faults::Fault;
 use super::listener::Shared;
 use super::patch;
@@ -35,6 +36,11 @@ struct Received {
 }
 
 impl Received {
+    /// True for a list of all pods; the pods of a crowd have no labels that a controller selects.
+    fn is_of_crowd(&self) -> bool {
+        self.plural == "pods" && self.namespace.is_none() && !self.query.contains_key("labelSelector")
+    }
+
     fn is_dry(&self) -> bool {
         self.query.get("dryRun").is_some_and(|dry| dry == "All")
     }
@@ -110,6 +116,7 @@ async fn take_apart(request: Request) -> Option<Received> {
     let one = kind.strip_suffix('s')?;
     let call = match (parts.method.as_str(), name.is_empty()) {
         ("GET", true) if watch => format!("WATCH {kind}"),
+        ("GET", true) if query.contains_key("continue") => format!("NEXT {kind}"),
         ("GET", true) => format!("LIST {kind}"),
         (verb, _) if part.is_empty() => format!("{verb} {one}"),
         (verb, _) => format!("{verb} {one}/{part}"),
@@ -125,7 +132,8 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
     if received.call.starts_with("WATCH ") {
         return Ok(watch(shared, received));
     }
-    if received.call.starts_with("LIST ") && received.plural != "events" {
+    if received.call.starts_with("LIST ") && received.plural != "events" || received.call.starts_with("NEXT ")
+    {
         return Ok(list(shared, received));
     }
     let found = |kind: &str, object: Option<Value>| {
@@ -155,6 +163,7 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
         | "GET controllerrevision"
         | "GET job"
         | "GET namespace"
+        | "GET customresourcedefinition"
         | "GET mutatingwebhookconfiguration"
         | "GET validatingwebhookconfiguration" => {
             let plural = received.plural.as_str();
@@ -252,22 +261,51 @@ fn made(store: &mut Store, received: &Received, namespace: &str) -> Result<Respo
     Ok(axum_json(201, &if received.is_dry() { object } else { store.put(object) }))
 }
 
+/// All pages of a list show the state of the first one, as long as the history reaches back to it.
 fn list(shared: &Arc<Shared>, received: &Received) -> Response {
-    let wanted = received.query.get("resourceVersion").and_then(|version| version.parse().ok());
-    let Some((mut items, version)) = shared.read(|store| store.listed(&received.plural, wanted)) else {
-        return refuse(&status(504, "Timeout", "Too large resource version"));
+    let text = |name: &str| received.query.get(name).filter(|text| !text.is_empty());
+    let token = text("continue").and_then(|token| token.split_once('.'));
+    let token = token.and_then(|(version, from)| Some((version.parse().ok()?, from.parse::<usize>().ok()?)));
+    let limit = text("limit").and_then(|limit| limit.parse::<usize>().ok());
+    if let Some(crowd) = shared.read(|store| store.crowd.clone().filter(|_| received.is_of_crowd())) {
+        return crowded(&crowd, token.map_or(0, |(_, from)| from), limit);
+    }
+    let wanted = text("resourceVersion").and_then(|version| version.parse().ok());
+    let listed = shared.read(|store| match token {
+        Some((version, _)) => store.listed_at(&received.plural, version).ok_or_else(|| (410, too_old())),
+        None => store
+            .listed(&received.plural, wanted)
+            .ok_or_else(|| status(504, "Timeout", "Too large resource version")),
+    });
+    let (mut items, version) = match listed {
+        Ok(listed) => listed,
+        Err(refusal) => return refuse(&refusal),
     };
     items.retain(|object| received.selects(object));
-    let number = |name: &str| received.query.get(name).and_then(|number| number.parse::<usize>().ok());
-    let from = number("continue").unwrap_or(0);
+    let from = token.map_or(0, |(_, from)| from);
     items = items.split_off(from.min(items.len()));
     let mut metadata = json!({ "resourceVersion": version.to_string() });
-    if let Some(limit) = number("limit").filter(|limit| *limit < items.len()) {
+    // The watch cache has no pages.
+    let limit = limit.filter(|limit| *limit < items.len() && wanted.is_none());
+    if let Some(limit) = limit {
         items.truncate(limit);
-        metadata["continue"] = json!((from + limit).to_string());
+        metadata["continue"] = json!(format!("{version}.{}", from + limit));
     }
     let list = json!({ "kind": "List", "metadata": metadata, "items": items });
     axum_json(200, &list)
+}
+
+/// One page of a crowd.
+fn crowded(crowd: &Crowd, from: usize, limit: Option<usize>) -> Response {
+    let to = limit.map_or(crowd.len(), |limit| crowd.len().min(from + limit));
+    let mut metadata = json!({"resourceVersion": "1"});
+    if to < crowd.len() {
+        metadata["continue"] = json!(format!("1.{to}"));
+    }
+    let items = crowd.items(from..to);
+    let text =
+        format!("{{\"kind\":\"PodList\",\"apiVersion\":\"v1\",\"metadata\":{metadata},\"items\":[{items}]}}");
+    (StatusCode::OK, [("content-type", "application/json")], text).into_response()
 }
 
 /// Applies a patch to an object. A changed spec increments the generation, if the object has one.

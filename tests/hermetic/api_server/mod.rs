@@ -18,6 +18,7 @@
 //! It ends when the [`ApiServer`] is dropped.
 #![allow(dead_code, reason = "a toolbox: not every test needs every tool")]
 
+mod crowd;
 mod faults;
 mod http;
 mod listener;
@@ -35,6 +36,7 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use crowd::Crowd;
 pub(crate) use faults::{Fault, On};
 pub(crate) use store::Store;
 
@@ -149,7 +151,7 @@ impl ApiServer {
 
     // ---- what happened ----
 
-    /// All calls, one line each, in the order of their arrival: `LIST pods`, `WATCH pods`, `PATCH pod shop/web-0`,
+    /// All calls, one line each, in the order of their arrival: `LIST pods`, `NEXT pods` (a further page), `WATCH pods`, `PATCH pod shop/web-0`,
     /// `PATCH pod/status shop/web-0`, `POST event shop/web-0.17f`.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.shared.change(|store| store.calls.clone())
@@ -157,7 +159,7 @@ impl ApiServer {
 
     /// The calls that change something.
     pub(crate) fn writes(&self) -> Vec<String> {
-        self.calls().into_iter().filter(|call| !call.starts_with(['L', 'W', 'G'])).collect()
+        self.calls().into_iter().filter(|call| !call.starts_with(['L', 'N', 'W', 'G'])).collect()
     }
 
     /// The number of calls whose line begins with `call`.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use super::crowd::Crowd;
+
 /// The complete state of the server.
 #[derive(Default)]
 pub(crate) struct Store {
@@ -29,6 +31,8 @@ pub(crate) struct Store {
     pub(super) watched_from: u64,
     /// The watch cache, which answers lists that may be old: objects and their version.
     memory: Option<(BTreeMap<Key, Value>, u64)>,
+    /// Pods that are listed in place of the stored ones.
+    pub(crate) crowd: Option<Crowd>,
     /// True: no call is answered and no watch delivers anything, with all connections open.
     pub(super) mute: bool,
 }
@@ -90,6 +94,20 @@ impl Store {
         };
         let of_kind = objects.iter().filter(|((plural, ..), _)| plural == of);
         Some((of_kind.map(|(_, object)| object.clone()).collect(), at))
+    }
+
+    /// All objects of a kind as they were at an earlier version, which is returned too. `None` if that part of the
+    /// history was dropped.
+    pub(super) fn listed_at(&self, of: &str, version: u64) -> Option<(Vec<Value>, u64)> {
+        let until = self.place(version)?;
+        let mut objects = BTreeMap::new();
+        for event in self.history[..until].iter().filter(|event| event.plural == of) {
+            match event.kind {
+                "DELETED" => objects.remove(&key(&event.object)),
+                _ => objects.insert(key(&event.object), event.object.clone()),
+            };
+        }
+        Some((objects.into_values().collect(), version))
     }
 
     /// The current version.

@@ -44,6 +44,8 @@ enum Role {
     _Hook(cli::hook::HookCommand),
     #[command(name = "rollout")]
     _Rollout(cli::workload_rollout::RolloutCommand),
+    #[command(name = "migrate")]
+    _Migrate(cli::migrate::MigrateCommand),
     #[command(name = "agent")]
     _Agent(agent::Args),
     #[command(name = "controller")]

@@ -18,12 +18,13 @@ const NAMES: &str = r#"call!\(|debug_(struct|tuple)|write_str|named\("|forbidden
 
 /// Words in the sources that look like a reason and are none.
 const OTHERS: &str = "
-Always AlwaysAllow Authorization Available Chosen ClaimTemplate ConfigMap DeleteGuard DeletionByTaintManager
-Deployment DisruptionTarget DoesNotExist Equal Error Exists Failure False FieldValueInvalid GameDeployment
-GameStatefulSet HeldBack HookRun HostIP IfNotPresent In InPlace InPlaceRollout InPlaceRollouts
-InPlaceUpdateReady Inconclusive Kind ModifiedContainer NamespaceTerminating Never NoExecute None Normal NotIn
-Ok OnFailure Parallel Pod PodContainer PodIP PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready
-Recreate Rollback ScaleFailed ScaleIn Secret Swap TerminationByKubelet True Unknown UpdateFailed Updated
+Always AlwaysAllow Authorization Available Chosen ClaimTemplate ClusterFirst ConfigMap DeleteGuard
+DeletionByTaintManager Deployment DisruptionTarget DoesNotExist Ei Equal Error Exists Failure False
+FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun HostIP IfNotPresent In InPlace
+InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer
+NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer PodIP
+PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready Recreate Rollback
+ScaleFailed ScaleIn Secret StartInPlaceUpdate Swap TerminationByKubelet Ti True Unknown UpdateFailed Updated
 Verify Warning
 ";
 

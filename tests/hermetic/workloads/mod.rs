@@ -3,9 +3,12 @@
 //!
 //! The test plays the kubelets and the agents.
 
+mod another;
 mod claims;
+mod definitions;
 mod faults;
 mod owners;
+mod pages;
 
 use std::collections::BTreeSet;
 

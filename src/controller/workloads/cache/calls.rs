@@ -10,6 +10,7 @@ use kube::core::params::{DeleteParams, GetParams, Patch, PostParams, Preconditio
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
+use crate::api::annotation;
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::pod_template::PodTemplate;
@@ -22,6 +23,7 @@ use crate::controller::workloads::cache::kinds::{CachedPod, CachedRevision, Depl
 use crate::controller::workloads::cache::{Key, Kind, Trimmed, Workloads};
 use crate::failure::Class;
 use crate::podtask::write::{PodPatch, VersionedRef};
+use crate::process::clock;
 use crate::workload::revision;
 
 /// How a pod is deleted.
@@ -100,6 +102,33 @@ impl Server {
             "labels": patch.labels, "annotations": patch.annotations,
         }});
         self.ask(&doing, of::<Pod>(namespace).patch(&pod.name, &as_us(), &Patch::Merge(body))).await
+    }
+
+    /// Writes the condition of a readiness gate that a bk-bcs operator has closed, provided that the pod is unchanged
+    /// since it was read.
+    pub(crate) async fn set_foreign_gate(
+        &self,
+        namespace: &str,
+        pod: &VersionedRef,
+        open: bool,
+    ) -> Result<Trimmed<CachedPod>, Error> {
+        let doing = format!("writing the condition of the readiness gate of pod {namespace}/{}", pod.name);
+        let (status, reason, message) = if open {
+            ("True", annotation::GATE_READY, "the update that a bk-bcs operator began is complete")
+        } else {
+            (
+                "False",
+                annotation::GATE_FAILED,
+                "the update that a bk-bcs operator began is not complete: a request follows",
+            )
+        };
+        let condition = json!({"type": annotation::GATE, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": clock::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()});
+        let body = json!({"metadata": {"uid": pod.uid, "resourceVersion": pod.version},
+            "status": {"conditions": [condition]}});
+        let request =
+            of::<Pod>(namespace).patch_subresource("status", &pod.name, &as_us(), &Patch::Strategic(body));
+        self.ask(&doing, request).await
     }
 
     /// Makes a workload the controller of a pod by an owner reference, or (`own` false) removes that reference.

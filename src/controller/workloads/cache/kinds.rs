@@ -18,10 +18,12 @@ use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
 use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
 use crate::api::workload_key;
+use crate::cluster::server::MANAGER;
 use crate::cluster::trim::{Trim, controller, meta_of, namespace, readable, within};
 use crate::podtask::pod;
 use crate::workload::hooks::Run;
 use crate::workload::order;
+use crate::workload::other_controller::OtherWriter;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record};
 use crate::workload::spec::WorkloadSpec;
@@ -46,6 +48,8 @@ pub(crate) struct Workload {
     pub(crate) status: Value,
     /// The resource version that was read.
     pub(crate) version: String,
+    /// The last write of the status by another client.
+    pub(crate) other_writer: Option<OtherWriter>,
 }
 
 pub(super) type Deployment = CachedWorkload<GameDeployment>;
@@ -154,7 +158,8 @@ impl<K: WorkloadKind + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for
         let meta = meta_of(&source);
         let workload = readable::<K>(&meta, source).map(|object| {
             let (spec, report, status) = object.read();
-            Arc::new(Workload { spec, report, status, version: version(&meta) })
+            let other_writer = meta.managed_fields.as_ref().and_then(|all| OtherWriter::read(all, MANAGER));
+            Arc::new(Workload { spec, report, status, version: version(&meta), other_writer })
         });
         (meta, Self(workload, PhantomData))
     }

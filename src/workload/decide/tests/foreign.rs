@@ -1,0 +1,108 @@
+//! Pods on which a bk-bcs operator has begun an update in place.
+
+use super::*;
+use crate::podtask::foreign::ForeignUpdate;
+use crate::workload::revision::Revision;
+
+/// A workload whose template has the image 2, its revisions, and pods that are at the new one.
+fn taken_over(update: ForeignUpdate, way: &str) -> (Draft, Sight) {
+    let draft = deployment().with("/updateStrategy", json!({"type": way, "maxUnavailable": 1}));
+    let old = draft.revision();
+    let draft = draft.image("app:2");
+    let new = Revision { number: 2, ..draft.revision() };
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &new);
+    sight.revisions.insert(0, old);
+    let pod = sight.pod("web-a");
+    (pod.ready_since, pod.foreign) = (None, Some(update));
+    (draft, sight)
+}
+
+fn update(unwritten: &[&str], restarting: &[&str]) -> ForeignUpdate {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    ForeignUpdate {
+        began: Some(at(-10)),
+        gate_closed: true,
+        unwritten: names(unwritten),
+        restarting: names(restarting),
+    }
+}
+
+fn gates(decision: &Decision) -> Vec<(&str, bool)> {
+    let gate = |action: &'_ Action| matches!(action, Action::SetGate { .. });
+    let gates = decision.actions.iter().filter(|action| gate(action));
+    gates
+        .map(|action| match action {
+            Action::SetGate { pod, open } => (pod.name.as_str(), *open),
+            _ => unreachable!(),
+        })
+        .collect()
+}
+
+#[test]
+fn a_gate_is_opened_when_its_update_is_complete_and_nothing_else_happens() {
+    for way in ["InplaceUpdate", "RollingUpdate", "OnDelete"] {
+        let (draft, sight) = taken_over(update(&[], &[]), way);
+        let decision = sight.decide(&draft);
+        assert_eq!(gates(&decision), [("web-a", true)], "{way}");
+        assert_eq!((decision.deleted().len(), decision.requested().len()), (0, 0), "{way}");
+    }
+    let (draft, mut sight) = taken_over(update(&[], &[]), "InplaceUpdate");
+    sight.pod("web-a").request = Some("another-1".to_owned());
+    assert!(gates(&sight.decide(&draft)).is_empty(), "an agent works on it");
+}
+
+#[test]
+fn a_container_that_its_kubelet_restarts_is_waited_for_and_then_reported() {
+    let (draft, mut sight) = taken_over(update(&[], &["app"]), "InplaceUpdate");
+    let decision = sight.decide(&draft);
+    assert_eq!((gates(&decision).len(), decision.requested().len(), decision.deleted().len()), (0, 0, 0));
+    let stuck_at = sight.pods[0].foreign.as_ref().and_then(ForeignUpdate::stuck_at);
+    assert_eq!(decision.requeue_at, stuck_at);
+    sight.now = stuck_at.unwrap();
+    let failed = |decision: &Decision| {
+        let report = decision.report.clone().unwrap();
+        let condition = report.conditions.iter().find(|condition| condition.kind == "UpdateFailed").unwrap();
+        (condition.status.clone(), condition.reason.clone())
+    };
+    assert_eq!(failed(&decision).0, "False");
+    assert_eq!(failed(&sight.decide(&draft)), ("True".to_owned(), "ForeignUpdate".to_owned()));
+}
+
+#[test]
+fn images_that_were_not_written_are_swapped_by_a_request() {
+    let (draft, mut sight) = taken_over(update(&["app"], &[]), "InplaceUpdate");
+    sight.pod("web-a").images = vec![("app".to_owned(), "app:1".to_owned())];
+    let decision = sight.decide(&draft);
+    assert_eq!(gates(&decision), [("web-a", false)], "the gate first, so that the agent opens it at the end");
+    assert!(decision.requested().is_empty());
+    assert_eq!(decision.report.as_ref().unwrap().counts.updated, 2, "the label does not say what runs");
+
+    sight.pod("web-a").foreign.as_mut().unwrap().gate_closed = false;
+    let decision = sight.decide(&draft);
+    assert_eq!((gates(&decision).len(), decision.requested()), (0, vec!["web-a"]));
+    let patch = decision.actions.iter().find_map(|action| match action {
+        Action::PatchPod { patch, .. } => Some(patch),
+        _ => None,
+    });
+    let annotations = &patch.unwrap().annotations;
+    assert_eq!(annotations.get(workload_key::UPDATE_GRACE), Some(&None), "nobody writes the images later");
+    let request = Request::parse(annotations[annotation::REQUEST].as_deref()).unwrap().unwrap();
+    assert_eq!(request.containers[0].image.as_deref(), Some("app:2"));
+
+    carry_out(&mut sight, &decision);
+    sight.pod("web-a").foreign = None;
+    assert_eq!(sight.decide(&draft).report.unwrap().counts.updated, 2, "until the agent has answered");
+}
+
+#[test]
+fn a_new_template_waits_for_the_update_that_is_under_way_but_not_for_one_that_is_stuck() {
+    let (draft, mut sight) = taken_over(update(&[], &["app"]), "InplaceUpdate");
+    let draft = draft.image("app:3");
+    let decision = sight.decide(&draft);
+    assert!(gates(&decision).is_empty() && !decision.requested().contains(&"web-a"));
+    sight.now = at(3600);
+    let decision = sight.decide(&draft);
+    assert_eq!(gates(&decision), [("web-a", false)]);
+    sight.pod("web-a").foreign = None;
+    assert!(sight.decide(&draft).requested().contains(&"web-a"));
+}
