@@ -6,6 +6,7 @@
 
 pub mod admission;
 mod config_restart;
+mod disruptions;
 mod events;
 mod hook_runs;
 mod pods;
@@ -29,6 +30,7 @@ use crate::cluster::client::{self, Target};
 use crate::cluster::lease::Election;
 use crate::cluster::server::Server;
 use crate::controller::admission::{Terms, WebhookArgs, Webhooks};
+use crate::controller::disruptions::Disruptions;
 use crate::hook::engine::Engine;
 use crate::hook::runner;
 use crate::hook::settings::HookArgs;
@@ -99,10 +101,11 @@ struct Common {
 /// `stop` is cancelled. A new controller is added here.
 fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'static, ()>> {
     let agents = Agents::watch(common.server.clone(), &common.namespace, stop.clone());
+    let disruptions = Disruptions::watch(common.server.clone(), stop);
     vec![
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
         workloads::run(common.clone(), agents.clone(), stop.clone()).boxed(),
-        rollouts::run(common.clone(), agents, stop.clone()).boxed(),
+        rollouts::run(common.clone(), agents, disruptions, stop.clone()).boxed(),
         config_restart::run(common.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]

@@ -13,6 +13,7 @@
 
 pub mod amount;
 pub mod budget;
+pub mod disruption;
 pub mod pod;
 pub mod selector;
 pub mod state;

@@ -5,13 +5,13 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
 use crate::podtask::budget::Budget;
+use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
 use crate::podtask::state::{End, Stage};
 use crate::podtask::time::later;
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
 use crate::rollout::budget::Bounds;
 use crate::rollout::check;
 use crate::rollout::desired::Rollout;
-use crate::rollout::disruption::DisruptionAllowance;
 use crate::rollout::order;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::ReadyAgents;
@@ -25,8 +25,6 @@ use crate::rollout::view::{PodView, State};
 const UNTIL_THERE: SignedDuration = SignedDuration::from_secs(60);
 /// Interval between reconciles while the target does not exist.
 const REQUEUE: SignedDuration = SignedDuration::from_secs(2);
-/// Interval between reconciles while budgets do not allow a pod or another client works on one.
-const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// The input of a decision.
 #[derive(Clone, Debug)]
@@ -253,7 +251,7 @@ impl Planner<'_> {
         let Some(record) = self.record(view).filter(|record| view.is_busy() && record.stage.is_live()) else {
             return;
         };
-        let (due, next) = allowance.due(view.pod, &record.claims, self.now);
+        let (due, next) = allowance.due(&view.pod.base, &record.claims, self.now);
         let name = &view.pod.base.name;
         self.decision.renewals.extend(due.into_iter().map(|budget| (budget, name.clone())));
         if let Some(at) = next {
@@ -274,6 +272,11 @@ impl Planner<'_> {
     }
 
     fn begin(&mut self, views: &[PodView<'_>], mut budget: Budget, allowance: &mut DisruptionAllowance) {
+        for view in views.iter().filter(|view| view.is_busy() && view.ready) {
+            if let Some(record) = self.record(view) {
+                allowance.deduct(&view.pod.base, &record.claims);
+            }
+        }
         let mut next: Vec<_> =
             views.iter().filter(|view| view.state == State::Waiting && view.reach.is_reachable()).collect();
         next.sort_by(|one, other| order::compare(one, other));
@@ -281,14 +284,14 @@ impl Planner<'_> {
             if budget.tasks == 0 {
                 break;
             }
-            if allowance.is_disrupted(view.pod) {
+            if allowance.is_disrupted(&view.pod.base) {
                 self.waits.taken += 1;
                 continue;
             }
             if !budget.allows(view.available) {
                 continue;
             }
-            match allowance.claim(view.pod, view.ready) {
+            match allowance.claim(&view.pod.base, view.ready) {
                 Ok(claims) => {
                     budget.spend(view.available);
                     let record = PodRecord::new(self.rollout, self.now, claims.clone());

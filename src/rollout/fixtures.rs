@@ -1,14 +1,15 @@
 //! A rollout and pods for tests.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::podtask::disruption::{Disruption, DisruptionAllowance};
 use crate::rollout::decide::{RolloutInput, Write};
 use crate::rollout::desired::Rollout;
-use crate::rollout::disruption::{Disruption, DisruptionAllowance};
 use crate::rollout::pod::Pod;
 use crate::rollout::target::{TargetState, Template};
 
@@ -61,7 +62,7 @@ pub(super) fn seen<'a>(
     budgets: &[Disruption],
     now: Timestamp,
 ) -> RolloutInput<'a> {
-    let allowance = DisruptionAllowance::new(budgets.to_vec(), "v1");
+    let allowance = DisruptionAllowance::new(budgets.iter().cloned().map(Arc::new), "v1");
     RolloutInput { target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
 }
 

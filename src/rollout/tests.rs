@@ -1,15 +1,17 @@
 //! Tests of single decisions: what follows from which input.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::check;
 use super::decide::{Decision, RolloutInput, What, decide};
 use super::desired::Rollout;
-use super::disruption::{Disruption, DisruptionAllowance};
 use super::fixtures::*;
 use super::pod::Pod;
 use super::target::TargetState;
 use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
+use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected};
 
 fn reconcile(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
@@ -215,10 +217,7 @@ fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_to
     old.metadata.generation = 2;
     assert!(begun(&reconcile(&more, &pods, &[old], 1)).is_empty());
     // Both budgets must allow it.
-    let other = Disruption {
-        metadata: super::disruption::Meta { name: "other".into(), ..budget(0).metadata },
-        ..budget(1)
-    };
+    let other = Disruption { metadata: Meta { name: "other".into(), ..budget(0).metadata }, ..budget(1) };
     let decision = reconcile(&more, &pods, &[budget(2), other], 1);
     assert_eq!(begun(&decision), ["web-0"]);
     assert_eq!(decision.writes[0].what, What::Begin(vec!["pdb".into(), "other".into()]));
@@ -232,18 +231,22 @@ fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_to
 fn what_does_not_serve_goes_without_a_claim_while_enough_others_do() {
     let mut sick = pod(0);
     ready(&mut sick, false, at(0));
-    let claims = |budget: Disruption| DisruptionAllowance::new(vec![budget], "v1").claim(&read(&sick), false);
+    let claims = |budget: Disruption| {
+        DisruptionAllowance::new([Arc::new(budget)], "v1").claim(&read(&sick).base, false)
+    };
     assert_eq!(claims(budget(0)), Ok(Vec::new()));
     let mut short = budget(0);
     short.status.current_healthy = 2;
     assert_eq!(claims(short.clone()), Err("pdb".to_owned()));
-    short.spec.unhealthy_pod_eviction_policy = Some("AlwaysAllow".to_owned());
+    short.always_allows_unready = true;
     assert_eq!(claims(short), Ok(Vec::new()));
     // An empty selector selects all pods or none, depending on the API version.
     let mut all = budget(0);
-    all.spec.selector = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector::default());
-    assert!(DisruptionAllowance::new(vec![all.clone()], "v1").claim(&read(&pod(0)), true).is_err());
-    assert_eq!(DisruptionAllowance::new(vec![all], "v1beta1").claim(&read(&pod(0)), true), Ok(Vec::new()));
+    all.pods = Selected::Empty;
+    let claims =
+        |version| DisruptionAllowance::new([Arc::new(all.clone())], version).claim(&read(&pod(0)).base, true);
+    assert!(claims("v1").is_err());
+    assert_eq!(claims("v1beta1"), Ok(Vec::new()));
 }
 
 #[test]

@@ -111,6 +111,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         uid: format!("uid-{name}"),
         version: "1".to_owned(),
         created: at(-1000),
+        labels: [("app".to_owned(), "web".to_owned())].into(),
         label: revision.name.clone(),
         instance: name.rsplit('-').next().unwrap().to_owned(),
         index: None,

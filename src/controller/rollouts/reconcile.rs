@@ -16,11 +16,11 @@ use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Applier;
 use crate::controller::rollouts::cache::Key;
 use crate::controller::rollouts::follow::Follow;
+use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::write::VersionedRef;
 use crate::process::clock;
 use crate::rollout::decide::{Decision, RolloutInput, decide};
 use crate::rollout::desired::Rollout;
-use crate::rollout::disruption::DisruptionAllowance;
 use crate::rollout::target::TargetState;
 
 /// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
@@ -64,17 +64,22 @@ async fn reconcile_cached(
     if !unconfirmed.is_empty() {
         return Ok(Outcome { failed: true, unconfirmed, ..Outcome::default() });
     }
-    let (mut decision, mut allowance, mut version) = decided(context, rollout, &follow).await?;
+    // A budget that was created before the spec was changed binds from that change on.
+    let newest = rollout.before.observed_generation != rollout.generation;
+    let (mut decision, mut allowance) = decided(context, rollout, &follow, newest).await?;
     let mut follow = follow;
-    if decision.status.phase.is_terminal() || rollout.before.started_at.is_none() {
+    let starts = rollout.before.started_at.is_none();
+    if decision.status.phase.is_terminal() || starts {
         // The start and the end of a rollout must be decided on the target as it is now, not on a cached one.
         follow = context.follows.of(key, rollout, true).await?;
         if !follow.pods.is_current() {
             return Ok(Outcome::default());
         }
-        (decision, allowance, version) = decided(context, rollout, &follow).await?;
+        let newest = starts && decision.status.started_at.is_some();
+        (decision, allowance) = decided(context, rollout, &follow, newest).await?;
     }
-    let mut applier = Applier::new(context, key, rollout, &follow.pods, &allowance, version);
+    let wrote = |done: Result<(), &Error>| context.metrics.wrote("budget", done);
+    let mut applier = Applier::new(context, key, rollout, &follow.pods, &allowance, &wrote);
     applier.carry_out(&decision).await;
     let Decision { mut status, events, requeue_at, .. } = decision;
     if let Some(error) = applier.failure() {
@@ -102,10 +107,13 @@ async fn decided(
     context: &Context,
     rollout: &Rollout,
     follow: &Follow,
-) -> Result<(Decision, DisruptionAllowance, &'static str), Error> {
-    let budgets = context.server.disruptions(&rollout.namespace).await?;
-    let version = budgets.version;
-    let allowance = DisruptionAllowance::new(budgets.items, version);
+    newest: bool,
+) -> Result<(Decision, DisruptionAllowance), Error> {
+    let allowance = if newest {
+        context.disruptions.newest(&rollout.namespace).await?
+    } else {
+        context.disruptions.allowance(&rollout.namespace).await?
+    };
     let pods = follow.pods.list();
     let newer = context.cache.newer(rollout);
     let agents = context.agents.ready_since();
@@ -117,7 +125,7 @@ async fn decided(
         agents: agents.as_ref(),
         now: clock::now(),
     };
-    Ok((decide(rollout, input), allowance, version))
+    Ok((decide(rollout, input), allowance))
 }
 
 /// Deletes an ended rollout when its time to live is over.
@@ -162,7 +170,7 @@ async fn report(
         return Ok(());
     }
     let reported = context.server.rollout_status(&context.cache, rollout, status).await;
-    context.metrics.wrote("status", &reported);
+    context.metrics.wrote("status", reported.as_ref().map(drop));
     reported?;
     if status.phase.is_terminal() {
         tracing::info!("{key}: {:?}: {}", status.phase, status.message);

@@ -22,7 +22,7 @@ Always AlwaysAllow Authorization Available Chosen ClaimTemplate ConfigMap Delete
 Deployment DisruptionTarget DoesNotExist Equal Error Exists Failure False FieldValueInvalid GameDeployment
 GameStatefulSet HeldBack HookRun HostIP IfNotPresent In InPlace InPlaceRollout InPlaceRollouts
 InPlaceUpdateReady Inconclusive Kind ModifiedContainer NamespaceTerminating Never NoExecute None Normal NotIn
-Ok OnFailure Parallel Pod PodContainer PodIP PodName PodNamespace PodTemplate PostHook Progressing Pull Ready
+Ok OnFailure Parallel Pod PodContainer PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Progressing Pull Ready
 Recreate Rollback ScaleFailed ScaleIn Secret Swap TerminationByKubelet True Unknown UpdateFailed Updated
 Verify Warning
 ";

@@ -1,6 +1,7 @@
 //! The controller of `InPlaceRollout`s against an API server that misbehaves. The test plays the agents and all other
 //! clients.
 
+mod budgets;
 mod ends;
 mod faults;
 

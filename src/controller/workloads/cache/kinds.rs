@@ -61,7 +61,6 @@ pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 pub(crate) struct CachedPod {
     /// The fields that decisions use.
     pub(crate) pod: Option<pod::Pod>,
-    pub(crate) labels: BTreeMap<String, String>,
 }
 
 /// A `ControllerRevision`. Users of any namespace can create them, each as large as the API server allows and with
@@ -180,8 +179,7 @@ impl Trim for CachedPod {
     fn trim(source: Pod) -> (ObjectMeta, Self) {
         let needed = controller(&source.metadata).is_none_or(is_workload);
         let pod = needed.then(|| pod::Pod::read(&source));
-        let labels = source.metadata.labels.clone().filter(|_| needed).unwrap_or_default();
-        (source.metadata, Self { pod, labels })
+        (source.metadata, Self { pod })
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
@@ -196,8 +194,7 @@ impl Trim for CachedPod {
 
     fn is_unchanged_since(&self, before: &Self) -> bool {
         let unversioned = |pod: &pod::Pod| pod::Pod { version: String::new(), ..pod.clone() };
-        self.labels == before.labels
-            && self.pod.as_ref().map(unversioned) == before.pod.as_ref().map(unversioned)
+        self.pod.as_ref().map(unversioned) == before.pod.as_ref().map(unversioned)
     }
 }
 

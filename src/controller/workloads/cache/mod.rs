@@ -305,10 +305,12 @@ fn owner(pod: &PodEntry) -> Option<&str> {
     trim::controller(&pod.meta).map(|owner| owner.uid.as_str())
 }
 
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
 fn ownership_of(spec: &WorkloadSpec, pod: &PodEntry) -> PodOwnership {
     let candidate = Candidate {
         name: pod.meta.name.as_deref().unwrap_or_default(),
-        labels: &pod.value.labels,
+        labels: pod.value.pod.as_ref().map_or(&NO_LABELS, |pod| &pod.labels),
         controller: owner(pod),
         deleting: pod.meta.deletion_timestamp.is_some(),
     };
