@@ -104,7 +104,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
     let disruptions = Disruptions::watch(common.server.clone(), stop);
     vec![
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
-        workloads::run(common.clone(), agents.clone(), stop.clone()).boxed(),
+        workloads::run(common.clone(), agents.clone(), disruptions.clone(), stop.clone()).boxed(),
         rollouts::run(common.clone(), agents, disruptions, stop.clone()).boxed(),
         config_restart::run(common.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::status::{Phase, Status, Step};
+use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
 use crate::workload::action::Action;
 use crate::workload::decide::{Decision, decide};
@@ -157,6 +158,7 @@ pub(crate) struct Sight {
     pub(crate) nodes: Nodes,
     pub(crate) claims: Claims,
     pub(crate) taken: BTreeSet<String>,
+    pub(crate) disruptions: DisruptionAllowance,
     pub(crate) before: Report,
     pub(crate) now: Timestamp,
 }
@@ -171,6 +173,7 @@ pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
         nodes: Nodes::new(),
         claims: Claims::new(),
         taken: BTreeSet::new(),
+        disruptions: DisruptionAllowance::default(),
         before: Report::default(),
         now: at(0),
     }
@@ -193,6 +196,7 @@ impl Sight {
             nodes: &self.nodes,
             claims: &self.claims,
             taken: &self.taken,
+            disruptions: &self.disruptions,
             now: self.now,
         }
     }

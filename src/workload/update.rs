@@ -3,12 +3,16 @@
 //! Two limits hold at any time. At most `maxUnavailable` pods, plus one for each pod beyond `replicas`, have an
 //! update task. An available pod gets one only if `replicas - maxUnavailable` pods are available without it. A pod
 //! that is not available is exempt, so that broken pods never block their own repair.
+//!
+//! An update in place of a Ready pod also needs what the `PodDisruptionBudget`s of the pod allow, as an eviction does.
+//! Deletions do not: Kubernetes' own controllers ignore budgets as well when they delete pods.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::game_deployment::UpdateType;
 use crate::podtask::budget::Budget;
+use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::PodPhase;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
@@ -39,6 +43,11 @@ impl<'a> Wanted<'a> {
         Self::new(Purpose::ScaleIn, "")
     }
 
+    /// True when the pod is updated in place.
+    fn is_in_place(&self) -> bool {
+        matches!(self.purpose, Purpose::InPlace | Purpose::HotPatch)
+    }
+
     /// True when `task` has the same purpose and target.
     pub fn is(&self, task: &PodTask) -> bool {
         task.purpose == self.purpose && task.target == self.target
@@ -52,6 +61,8 @@ pub struct Picks<'a> {
     pub tasks: BTreeMap<&'a str, Wanted<'a>>,
     /// Names of pods that only get labels and annotations.
     pub relabel: BTreeSet<&'a str>,
+    /// Names of the `PodDisruptionBudget`s that keep pods from being picked.
+    pub budgets: BTreeSet<String>,
 }
 
 /// Picks the pods. Those in `leave` are excluded.
@@ -66,6 +77,10 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
         if let (Some(task), Some(wanted)) = (view.live(), allocation.wanted(view))
             && wanted.is(task)
         {
+            // Whether the budgets allow it now is decided when its hook has passed.
+            if wanted.is_in_place() && view.ready {
+                let _ = allocation.disruptions.claim(view.pod, true);
+            }
             allocation.allocate(view, wanted);
         }
     }
@@ -77,7 +92,7 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
     next.sort_by(|one, other| compare(input, one, other));
     for view in next {
         match allocation.wanted(view) {
-            Some(wanted) if allocation.budget.allows(view.available) => allocation.allocate(view, wanted),
+            Some(wanted) if allocation.budget.allows(view.available) => allocation.begin(view, wanted),
             Some(_) => {}
             None => allocation.relabel(view),
         }
@@ -96,6 +111,8 @@ struct Allocation<'s, 'a> {
     allowance: usize,
     /// How many more tasks may begin, and on how many available pods.
     budget: Budget,
+    /// What the `PodDisruptionBudget`s allow.
+    disruptions: DisruptionAllowance,
 }
 
 impl<'s, 'a> Allocation<'s, 'a> {
@@ -120,6 +137,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
             all_held: old <= survey.held,
             allowance,
             budget: Budget { tasks: limit.saturating_sub(busy().count()), ..spare(input, pool) },
+            disruptions: input.disruptions(),
         }
     }
 
@@ -138,10 +156,30 @@ impl<'s, 'a> Allocation<'s, 'a> {
         }
     }
 
+    /// Gives `view` a new task if the `PodDisruptionBudget`s and the budget allow it. A pod that is being evicted gets
+    /// none.
+    fn begin(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
+        if self.has_room(view) && wanted.is_in_place() && view.ready {
+            if self.disruptions.is_disrupted(view.pod) {
+                return;
+            }
+            if let Err(budget) = self.disruptions.claim(view.pod, true) {
+                self.picks.budgets.insert(budget);
+                return;
+            }
+        }
+        self.allocate(view, wanted);
+    }
+
+    /// True when one more task may begin, within the partition.
+    fn has_room(&self, view: &PodView<'_>) -> bool {
+        self.budget.tasks > 0 && (self.is_held(view) || self.allowance > 0)
+    }
+
     /// Gives `view` its task if the budget allows it.
     fn allocate(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
         let held = self.is_held(view);
-        if self.budget.tasks > 0 && (held || self.allowance > 0) {
+        if self.has_room(view) {
             self.picks.tasks.insert(&view.pod.name, wanted);
             self.allowance = self.allowance.saturating_sub(usize::from(!held));
             self.budget.spend(view.available);
@@ -187,6 +225,22 @@ fn compare(input: &ReconcileInput<'_>, one: &PodView<'_>, other: &PodView<'_>) -
     }
     let ordinal = |view: &PodView<'_>| view.pod.ordinal(&input.spec.name);
     base.then_with(|| one.available.cmp(&other.available)).then_with(|| ordinal(other).cmp(&ordinal(one)))
+}
+
+/// The progress of an update, with the `PodDisruptionBudget`s that it waits for while no pod is in progress.
+pub fn with_budgets(
+    input: &ReconcileInput<'_>,
+    budgets: &BTreeSet<String>,
+    progress: (bool, &'static str, String),
+) -> (bool, &'static str, String) {
+    let (going, reason, message) = progress;
+    let busy = input.views.iter().any(|view| matches!(view.task_state, TaskState::Busy { .. }));
+    if budgets.is_empty() || reason != "Updating" {
+        return (going, reason, message);
+    }
+    let names: Vec<_> = budgets.iter().map(String::as_str).collect();
+    let message = format!("{message}, waiting for PodDisruptionBudget {}", names.join(", "));
+    (going, if busy { reason } else { "PodDisruptionBudget" }, message)
 }
 
 /// How many available pods in `pool` may still become unavailable, whatever the number of tasks. A pod whose request
