@@ -14,6 +14,7 @@
 pub mod amount;
 pub mod budget;
 pub mod disruption;
+pub mod node_load;
 pub mod pod;
 pub mod selector;
 pub mod state;

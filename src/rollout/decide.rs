@@ -6,6 +6,7 @@ use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
 use crate::podtask::budget::Budget;
 use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
+use crate::podtask::node_load::NodeLoad;
 use crate::podtask::state::{End, Stage};
 use crate::podtask::time::later;
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
@@ -280,9 +281,16 @@ impl Planner<'_> {
         let mut next: Vec<_> =
             views.iter().filter(|view| view.state == State::Waiting && view.reach.is_reachable()).collect();
         next.sort_by(|one, other| order::compare(one, other));
+        let in_progress = views.iter().filter(|view| view.is_busy() || view.state == State::Taken);
+        let mut load = NodeLoad::of(in_progress.map(|view| view.pod.base.node.as_deref()));
         for view in next {
             if budget.tasks == 0 {
                 break;
+            }
+            let node = view.pod.base.node.as_deref();
+            if !load.has_room(node, view.reach.at_once()) {
+                self.waits.nodes.extend(node.map(str::to_owned));
+                continue;
             }
             if allowance.is_disrupted(&view.pod.base) {
                 self.waits.taken += 1;
@@ -294,6 +302,7 @@ impl Planner<'_> {
             match allowance.claim(&view.pod.base, view.ready) {
                 Ok(claims) => {
                     budget.spend(view.available);
+                    load.add(node);
                     let record = PodRecord::new(self.rollout, self.now, claims.clone());
                     self.decision.writes.push(begin_of(self.rollout, view.pod, &record, claims));
                 }

@@ -23,6 +23,8 @@ const MOST_FAILURES: usize = 100;
 pub(super) struct Waits {
     /// The names of the budgets that allow no disruption.
     pub(super) budgets: BTreeSet<String>,
+    /// The nodes whose agents have as many requests as they carry out at once.
+    pub(super) nodes: BTreeSet<String>,
     /// Number of pods that other clients work on.
     pub(super) taken: usize,
     /// The pods that no agent reaches, by name.
@@ -198,6 +200,10 @@ fn line(done: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
         (status.busy > 0).then(|| format!("{} in progress", status.busy)),
         (status.failed > 0).then(|| format!("{} failed", status.failed)),
         some(names.len(), format!("waiting for PodDisruptionBudget {}", names.join(", "))),
+        some(
+            waits.nodes.len(),
+            format!("waiting for the requests in progress on {} nodes", waits.nodes.len()),
+        ),
         some(waits.taken, format!("waiting for {} pods with a request of another client", waits.taken)),
         some(
             waits.missing,

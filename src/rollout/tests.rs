@@ -9,6 +9,7 @@ use super::decide::{Decision, RolloutInput, What, decide};
 use super::desired::Rollout;
 use super::fixtures::*;
 use super::pod::Pod;
+use super::reach::ReadyAgent;
 use super::target::TargetState;
 use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
 use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected};
@@ -391,7 +392,8 @@ fn only_how_fast_and_how_long_can_be_changed() {
 /// Like [`reconcile`], with agents on these nodes only, each ready since this time.
 fn reconcile_with(more: &Value, pods: &[Value], agents: &[(&str, i64)], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
-    let agents = agents.iter().map(|(node, since)| ((*node).to_owned(), at(*since))).collect();
+    let agent = |since: i64| ReadyAgent { since: at(since), at_once: 32 };
+    let agents = agents.iter().map(|(node, since)| ((*node).to_owned(), agent(*since))).collect();
     let target = target();
     decide(&rollout(more), RolloutInput { agents: Some(&agents), ..seen(&target, &pods, &[], at(now)) })
 }
@@ -453,4 +455,26 @@ fn silence_counts_only_while_an_agent_is_there() {
     // The request is withdrawn at the deadline.
     let late = reconcile_with(&json!({"deadlineSeconds": 100}), &pods, &[("other", -900)], 500);
     assert!(matches!(late.writes[0].what, What::Recall), "{:?}", late.writes);
+}
+
+#[test]
+fn a_node_gets_no_more_requests_than_its_agent_carries_out_at_once() {
+    let mut pods: Vec<_> = (0..110).map(pod).collect();
+    for pod in &mut pods[100..] {
+        pod["spec"]["nodeName"] = json!("other");
+    }
+    let more = json!({"maxUnavailable": "100%", "pod": {"gracePeriodSeconds": 300}});
+    let agents = [("n", -900), ("other", -900)];
+    let decision = reconcile_with(&more, &pods, &agents, 1);
+    assert_eq!(begun(&decision).len(), 32 + 10, "32 on one node, all on the other");
+    let message = &decision.status.message;
+    assert!(message.contains("waiting for the requests in progress on 1 nodes"), "{message}");
+    for write in &decision.writes {
+        let pod = pods.iter_mut().find(|pod| pod["metadata"]["name"] == *write.pod.name).unwrap();
+        apply(pod, write);
+    }
+    assert!(begun(&reconcile_with(&more, &pods, &agents, 2)).is_empty());
+    let first = pods.iter_mut().find(|pod| pod["metadata"]["name"] == "web-0").unwrap();
+    say(first, "Succeeded", None);
+    assert_eq!(begun(&reconcile_with(&more, &pods, &agents, 3)).len(), 1, "one ends, one begins");
 }

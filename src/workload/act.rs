@@ -12,6 +12,7 @@ use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
 use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
+use crate::podtask::node_load::NodeLoad;
 use crate::podtask::state::{End, Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
@@ -52,6 +53,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
         input,
         spare: spare(input, &pool),
         disruptions: input.disruptions(),
+        load: input.node_load(),
         keys: BTreeSet::new(),
         acts: Acts { budgets: picks.budgets.clone(), ..Acts::default() },
     };
@@ -82,13 +84,15 @@ struct Planner<'s, 'a> {
     spare: Budget,
     /// What the `PodDisruptionBudget`s allow.
     disruptions: DisruptionAllowance,
+    /// The requests in progress by node.
+    load: NodeLoad<'a>,
     /// Pod uid and key of the open tasks: their `HookRun`s are kept.
     keys: BTreeSet<(String, String)>,
     acts: Acts,
 }
 
-impl Planner<'_, '_> {
-    fn pod(&mut self, view: &PodView<'_>, wanted: Option<Wanted<'_>>, relabel: bool) {
+impl<'a> Planner<'_, 'a> {
+    fn pod(&mut self, view: &PodView<'a>, wanted: Option<Wanted<'_>>, relabel: bool) {
         let task = view.pod.task.as_ref();
         match (&view.task_state, task, wanted) {
             (TaskState::Waiting, Some(task), Some(wanted)) if wanted.is(task) => {
@@ -134,7 +138,7 @@ impl Planner<'_, '_> {
     }
 
     /// Gives the pod a new task.
-    fn give(&mut self, view: &PodView<'_>, wanted: Wanted<'_>) {
+    fn give(&mut self, view: &PodView<'a>, wanted: Wanted<'_>) {
         let task = PodTask {
             purpose: wanted.purpose,
             target: wanted.target.to_owned(),
@@ -149,16 +153,18 @@ impl Planner<'_, '_> {
     }
 
     /// Advances a task as far as its gate and the budget allow.
-    fn proceed(&mut self, view: &PodView<'_>, task: &PodTask, fresh: bool) {
+    fn proceed(&mut self, view: &PodView<'a>, task: &PodTask, fresh: bool) {
         let input = self.input;
         self.keys.insert((view.pod.uid.clone(), task.key()));
         let hook = hooks::of(input.spec, task.purpose);
         let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod), input.templates);
-        let allowed = task.purpose == Purpose::ScaleIn || self.spare.allows(view.available);
+        let has_room = task.deletes() || input.has_room(&self.load, view);
+        let allowed = task.purpose == Purpose::ScaleIn || has_room && self.spare.allows(view.available);
         if gate == Gate::Open && allowed {
             match self.claim(view, task) {
                 Ok(claims) => {
                     self.spare.spend(view.available);
+                    self.load.add(view.pod.node.as_deref().filter(|_| !task.deletes()));
                     return self.execute(view, &PodTask { claims, ..task.clone() });
                 }
                 Err(budget) => drop(self.acts.budgets.insert(budget)),

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use crate::api::pod_template::PodTemplate;
 use crate::podtask::disruption::DisruptionAllowance;
+use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::Pod;
 use crate::podtask::state::TaskState;
 use crate::workload::hooks::{self, HookTemplates, Run};
@@ -136,6 +137,18 @@ impl<'a> ReconcileInput<'a> {
     /// The `HookRun`s of a pod.
     pub fn runs_of(&self, pod: &Pod) -> &[&'a Run] {
         self.runs.get(pod.uid.as_str()).map_or(&[], Vec::as_slice)
+    }
+
+    /// The requests in progress by node, those of other clients included.
+    pub fn node_load(&self) -> NodeLoad<'a> {
+        let busy = |view: &&PodView<'_>| matches!(view.task_state, TaskState::Busy { .. }) || view.is_taken();
+        NodeLoad::of(self.views.iter().filter(busy).map(|view| view.pod.node.as_deref()))
+    }
+
+    /// True when the node of `view` can get one more request beside this load.
+    pub fn has_room(&self, load: &NodeLoad<'_>, view: &PodView<'_>) -> bool {
+        let node = view.pod.node.as_deref();
+        load.has_room(node, node.and_then(|node| self.nodes.get(node)).and_then(|node| node.at_once))
     }
 
     /// What the `PodDisruptionBudget`s allow: as they were read, less the pods in progress that they no longer count

@@ -16,6 +16,8 @@ pub struct Node {
     pub cost: Option<f64>,
     /// False when the node does not report: its kubelet is unreachable.
     pub ready: bool,
+    /// How many requests the agent of the node carries out at once; `None`: unknown.
+    pub at_once: Option<usize>,
 }
 
 /// Nodes by name.

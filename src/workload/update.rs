@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::api::game_deployment::UpdateType;
 use crate::podtask::budget::Budget;
 use crate::podtask::disruption::DisruptionAllowance;
+use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::PodPhase;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
@@ -113,6 +114,8 @@ struct Allocation<'s, 'a> {
     budget: Budget,
     /// What the `PodDisruptionBudget`s allow.
     disruptions: DisruptionAllowance,
+    /// The requests in progress by node.
+    load: NodeLoad<'a>,
 }
 
 impl<'s, 'a> Allocation<'s, 'a> {
@@ -138,6 +141,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
             allowance,
             budget: Budget { tasks: limit.saturating_sub(busy().count()), ..spare(input, pool) },
             disruptions: input.disruptions(),
+            load: input.node_load(),
         }
     }
 
@@ -159,6 +163,9 @@ impl<'s, 'a> Allocation<'s, 'a> {
     /// Gives `view` a new task if the `PodDisruptionBudget`s and the budget allow it. A pod that is being evicted gets
     /// none.
     fn begin(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
+        if wanted.is_in_place() && !self.input.has_room(&self.load, view) {
+            return;
+        }
         if self.has_room(view) && wanted.is_in_place() && view.ready {
             if self.disruptions.is_disrupted(view.pod) {
                 return;
@@ -181,6 +188,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
         let held = self.is_held(view);
         if self.has_room(view) {
             self.picks.tasks.insert(&view.pod.name, wanted);
+            self.load.add(view.pod.node.as_deref().filter(|_| wanted.is_in_place()));
             self.allowance = self.allowance.saturating_sub(usize::from(!held));
             self.budget.spend(view.available);
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::in_place_rollout::InPlaceRolloutStatus;
+use crate::cluster::agents;
 use crate::cluster::error::Error;
 use crate::controller::pods::confirm;
 use crate::controller::queue::Outcome;
@@ -21,6 +22,7 @@ use crate::podtask::write::VersionedRef;
 use crate::process::clock;
 use crate::rollout::decide::{Decision, RolloutInput, decide};
 use crate::rollout::desired::Rollout;
+use crate::rollout::reach::ReadyAgent;
 use crate::rollout::target::TargetState;
 
 /// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
@@ -116,7 +118,11 @@ async fn decided(
     };
     let pods = follow.pods.list();
     let newer = context.cache.newer(rollout);
-    let agents = context.agents.ready_since();
+    let agents = context.agents.by_node().map(|agents| {
+        let agent =
+            |agent: agents::ReadyAgent| ReadyAgent { since: agent.since, at_once: agent.max_operations };
+        agents.into_iter().map(|(node, ready)| (node, agent(ready))).collect()
+    });
     let input = RolloutInput {
         target: &follow.target,
         pods: pods.iter().map(|(_, pod)| pod.as_ref()).collect(),

@@ -110,12 +110,17 @@ fn decision(
 ) -> Decision {
     let (spec, cache) = (&workload.spec, &context.cache);
     let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_ref()).collect();
+    let mut nodes = cache.nodes(pods.iter().filter_map(|pod| pod.node.as_deref()));
+    let agents = context.agents.by_node().unwrap_or_default();
+    for (name, node) in &mut nodes {
+        node.at_once = agents.get(name).map(|agent| agent.max_operations);
+    }
     let objects = CachedObjects {
         history: history.records,
         revisions: &history.needed,
         runs: &cache.runs(spec),
         templates: &cache.templates(&spec.namespace),
-        nodes: &cache.nodes(pods.iter().filter_map(|pod| pod.node.as_deref())),
+        nodes: &nodes,
         claims: &cache.claims(spec),
         taken: &cache.taken(spec),
         disruptions,

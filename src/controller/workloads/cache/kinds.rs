@@ -278,7 +278,7 @@ impl Trim for CachedNode {
         let cost = cost.filter(|cost: &f64| cost.is_finite());
         let conditions = source.status.and_then(|status| status.conditions).unwrap_or_default();
         let ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
-        (source.metadata, Self(order::Node { cost, ready }))
+        (source.metadata, Self(order::Node { cost, ready, at_once: None }))
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {

@@ -132,3 +132,35 @@ fn a_budget_is_asked_again_when_the_hook_has_passed_and_an_eviction_is_left_alon
     sight.disruptions = allowing(1, &[]);
     assert_eq!(sight.decide(&draft).requested(), ["web-b"]);
 }
+
+#[test]
+fn a_node_gets_no_more_requests_than_its_agent_carries_out_at_once() {
+    let names: Vec<_> = (0..8).map(|index| format!("web-{index}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let draft = in_place().with("/replicas", json!(8)).with("/updateStrategy/maxUnavailable", json!("100%"));
+    let hook = json!({"hook": {"templateName": "test"}});
+    for draft in [draft.clone(), draft.with("/preInplaceUpdateStrategy", hook)] {
+        let mut sight = sight(&names, &draft.revision());
+        let update = draft.image("app:2");
+        let node = crate::workload::order::Node { ready: true, at_once: Some(3), ..Default::default() };
+        sight.nodes.insert("node".to_owned(), node);
+        let decision = sight.decide(&update);
+        carry_out(&mut sight, &decision);
+        for run in &mut sight.runs {
+            run.phase = HookPhase::Successful;
+        }
+        let decision = if decision.asked().is_empty() { decision } else { sight.decide(&update) };
+        assert_eq!(decision.requested().len(), 3);
+        carry_out(&mut sight, &decision);
+        assert!(sight.decide(&update).requested().is_empty());
+        // One ends: the next one begins.
+        let first = decision.requested()[0];
+        let id = sight.pod(first).task.as_ref().unwrap().id();
+        sight.pod(first).answer = Some(answer(&id, Phase::Refused, None));
+        let ends = sight.decide(&update);
+        carry_out(&mut sight, &ends);
+        let next = sight.decide(&update);
+        let begun = [next.requested(), ends.requested(), next.asked(), ends.asked()];
+        assert_eq!(begun.iter().map(Vec::len).sum::<usize>(), 1);
+    }
+}
