@@ -9,6 +9,7 @@ mod config_restart;
 mod disruptions;
 mod events;
 mod hook_runs;
+mod nodes;
 mod pods;
 mod queue;
 mod reconciler;
@@ -31,6 +32,7 @@ use crate::cluster::lease::Election;
 use crate::cluster::server::Server;
 use crate::controller::admission::{Terms, WebhookArgs, Webhooks};
 use crate::controller::disruptions::Disruptions;
+use crate::controller::nodes::NodeCache;
 use crate::hook::engine::Engine;
 use crate::hook::runner;
 use crate::hook::settings::HookArgs;
@@ -102,10 +104,12 @@ struct Common {
 fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'static, ()>> {
     let agents = Agents::watch(common.server.clone(), &common.namespace, stop.clone());
     let disruptions = Disruptions::watch(common.server.clone(), stop);
+    let nodes = NodeCache::watch(common.server.clone(), stop);
     vec![
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
-        workloads::run(common.clone(), agents.clone(), disruptions.clone(), stop.clone()).boxed(),
-        rollouts::run(common.clone(), agents, disruptions, stop.clone()).boxed(),
+        workloads::run(common.clone(), agents.clone(), disruptions.clone(), nodes.clone(), stop.clone())
+            .boxed(),
+        rollouts::run(common.clone(), agents, disruptions, nodes, stop.clone()).boxed(),
         config_restart::run(common.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]

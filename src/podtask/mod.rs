@@ -16,6 +16,7 @@ pub mod budget;
 pub mod disruption;
 pub mod node_load;
 pub mod pod;
+pub mod priority;
 pub mod selector;
 pub mod state;
 pub mod task;

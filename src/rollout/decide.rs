@@ -7,6 +7,7 @@ use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
 use crate::podtask::budget::Budget;
 use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
 use crate::podtask::node_load::NodeLoad;
+use crate::podtask::priority::{Group, NodeLabels, group};
 use crate::podtask::state::{End, Stage};
 use crate::podtask::time::later;
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
@@ -36,6 +37,8 @@ pub struct RolloutInput<'a> {
     pub pods: Vec<&'a Pod>,
     /// The `PodDisruptionBudget`s of the namespace.
     pub allowance: DisruptionAllowance,
+    /// The labels of the nodes of the pods, as far as `priority` needs them.
+    pub nodes: &'a NodeLabels,
     /// The name of a newer rollout of the same target.
     pub newer: Option<&'a str>,
     /// The nodes whose agent is ready; `None`: agents are not in the cache.
@@ -191,8 +194,13 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
         .or_else(|| given_up(rollout, input.target, &views, bounds))
         .map(|stop_reason| stop_reason.naming(&rollout.before.reason, report::unreachable(&views)));
 
-    let mut planner =
-        Planner { rollout, now, decision: Decision::default(), waits: report::Waits::default() };
+    let mut planner = Planner {
+        rollout,
+        nodes: input.nodes,
+        now,
+        decision: Decision::default(),
+        waits: report::Waits::default(),
+    };
     for view in &views {
         planner.end_or_recall(view, stop_reason.as_ref());
         planner.renew(view, &input.allowance);
@@ -217,6 +225,7 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
 
 struct Planner<'a> {
     rollout: &'a Rollout,
+    nodes: &'a NodeLabels,
     now: Timestamp,
     decision: Decision,
     waits: report::Waits,
@@ -228,6 +237,13 @@ impl Planner<'_> {
             let again = &mut self.decision.requeue_at;
             *again = Some(again.map_or(time, |earlier| earlier.min(time)));
         }
+    }
+
+    /// The group of a pod by the keys of `priority`.
+    fn group(&self, view: &PodView<'_>) -> Group {
+        let base = &view.pod.base;
+        let node = base.node.as_ref().and_then(|node| self.nodes.get(node));
+        group(&self.rollout.spec.priority, base, node.map(AsRef::as_ref))
     }
 
     fn record(&self, view: &PodView<'_>) -> Option<PodRecord> {
@@ -278,8 +294,17 @@ impl Planner<'_> {
                 allowance.deduct(&view.pod.base, &record.claims);
             }
         }
-        let mut next: Vec<_> =
-            views.iter().filter(|view| view.state == State::Waiting && view.reach.is_reachable()).collect();
+        // A group is completed before the next one begins. Pods that no agent reaches hold up no other group.
+        let pending = views.iter().filter(|view| {
+            matches!(view.state, State::Waiting | State::Busy { .. } | State::Taken) && !view.is_unreachable()
+        });
+        let current = pending.map(|view| self.group(view)).min();
+        let begins = |view: &&PodView<'_>| {
+            view.state == State::Waiting
+                && view.reach.is_reachable()
+                && current.as_ref().is_none_or(|current| self.group(view) == *current)
+        };
+        let mut next: Vec<_> = views.iter().filter(begins).collect();
         next.sort_by(|one, other| order::compare(one, other));
         let in_progress = views.iter().filter(|view| view.is_busy() || view.state == State::Taken);
         let mut load = NodeLoad::of(in_progress.map(|view| view.pod.base.node.as_deref()));

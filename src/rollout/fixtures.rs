@@ -8,10 +8,13 @@ use serde_json::{Value, json};
 
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::podtask::disruption::{Disruption, DisruptionAllowance};
+use crate::podtask::priority::NodeLabels;
 use crate::rollout::decide::{RolloutInput, Write};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 use crate::rollout::target::{TargetState, Template};
+
+static NO_NODES: std::sync::OnceLock<NodeLabels> = std::sync::OnceLock::new();
 
 pub(super) const UID: &str = "r-1";
 
@@ -63,7 +66,8 @@ pub(super) fn seen<'a>(
     now: Timestamp,
 ) -> RolloutInput<'a> {
     let allowance = DisruptionAllowance::new(budgets.iter().cloned().map(Arc::new), "v1");
-    RolloutInput { target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
+    let nodes = NO_NODES.get_or_init(NodeLabels::new);
+    RolloutInput { nodes, target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
 }
 
 /// Applies a write as the API server does.

@@ -9,10 +9,11 @@ use super::decide::{Decision, RolloutInput, What, decide};
 use super::desired::Rollout;
 use super::fixtures::*;
 use super::pod::Pod;
-use super::reach::ReadyAgent;
 use super::target::TargetState;
 use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
 use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected};
+
+mod places;
 
 fn reconcile(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
@@ -387,94 +388,4 @@ fn only_how_fast_and_how_long_can_be_changed() {
     let other =
         check::rollout(Some(&old), &object(json!({"containers": [{"name": "b"}], "pod": {"reason": "x"}})));
     assert!(other[0].starts_with("spec.containers: cannot be changed") && other.len() == 2, "{other:?}");
-}
-
-/// Like [`reconcile`], with agents on these nodes only, each ready since this time.
-fn reconcile_with(more: &Value, pods: &[Value], agents: &[(&str, i64)], now: i64) -> Decision {
-    let pods: Vec<Pod> = pods.iter().map(read).collect();
-    let agent = |since: i64| ReadyAgent { since: at(since), at_once: 32 };
-    let agents = agents.iter().map(|(node, since)| ((*node).to_owned(), agent(*since))).collect();
-    let target = target();
-    decide(&rollout(more), RolloutInput { agents: Some(&agents), ..seen(&target, &pods, &[], at(now)) })
-}
-
-#[test]
-fn who_is_reached_by_nobody_is_not_begun_and_is_no_failure() {
-    let mut pods: Vec<_> = (0..4).map(pod).collect();
-    pods[0]["spec"]["nodeName"] = json!("dead");
-    ready(&mut pods[0], false, at(0));
-    pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
-    pods[1]["status"] = json!({"phase": "Pending"});
-    let three = json!({"maxUnavailable": 3});
-    let decision = reconcile_with(&three, &pods, &[("n", -900)], 1);
-    assert_eq!(begun(&decision), ["web-2"], "within what is left of maxUnavailable");
-    let message = &decision.status.message;
-    let names = "waiting for 2 pods that no agent reaches: web-0 (no agent is ready on node dead), web-1 (not scheduled to a node)";
-    assert!(message.contains(names), "{message}");
-    // The others succeed: the rollout waits for the two without a limit.
-    for pod in &mut pods[2..] {
-        say(pod, "Succeeded", None);
-    }
-    let decision = reconcile_with(&three, &pods, &[("n", -900)], 90_000);
-    let status = &decision.status;
-    assert_eq!(
-        (status.phase, status.reason.as_str(), status.failed),
-        (RolloutPhase::Running, "PodsUnreachable", 0)
-    );
-    assert!(begun(&decision).is_empty());
-    // With a deadline it ends then, and names the pods that it waited for.
-    let bounded = json!({"maxUnavailable": 3, "deadlineSeconds": 100});
-    let status = reconcile_with(&bounded, &pods, &[("n", -900)], 100).status;
-    assert_eq!((status.phase, status.reason.as_str()), (RolloutPhase::Failed, "DeadlineExceeded"));
-    assert!(status.message.contains(names), "{}", status.message);
-    // Both agents are reachable again.
-    pods[1]["spec"]["nodeName"] = json!("n");
-    let decision = reconcile_with(&three, &pods, &[("n", -900), ("dead", 90_000)], 90_001);
-    assert_eq!(begun(&decision), ["web-0", "web-1"]);
-    // If agents are not in the cache, only pods without a node count as unreachable.
-    pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
-    assert_eq!(begun(&reconcile(&three, &pods, &[], 1)), ["web-0"]);
-}
-
-#[test]
-fn silence_counts_only_while_an_agent_is_there() {
-    let mut pods = vec![pod(0)];
-    let order = reconcile_with(&json!({}), &pods, &[("n", -900)], 1);
-    apply(&mut pods[0], &order.writes[0]);
-    // Its node died before the agent accepted the request.
-    let decision = reconcile_with(&json!({}), &pods, &[("other", -900)], 500);
-    assert_eq!((decision.writes.len(), decision.status.busy, decision.status.failed), (0, 1, 0));
-    assert!(
-        decision.status.message.contains("web-0 (no agent is ready on node n)"),
-        "{}",
-        decision.status.message
-    );
-    // The agent is back and has its full time to answer.
-    assert_eq!(reconcile_with(&json!({}), &pods, &[("n", 500)], 619).status.failed, 0);
-    assert_eq!(reconcile_with(&json!({}), &pods, &[("n", 500)], 620).status.failures[0].reason, "NoAgent");
-    // The request is withdrawn at the deadline.
-    let late = reconcile_with(&json!({"deadlineSeconds": 100}), &pods, &[("other", -900)], 500);
-    assert!(matches!(late.writes[0].what, What::Recall), "{:?}", late.writes);
-}
-
-#[test]
-fn a_node_gets_no_more_requests_than_its_agent_carries_out_at_once() {
-    let mut pods: Vec<_> = (0..110).map(pod).collect();
-    for pod in &mut pods[100..] {
-        pod["spec"]["nodeName"] = json!("other");
-    }
-    let more = json!({"maxUnavailable": "100%", "pod": {"gracePeriodSeconds": 300}});
-    let agents = [("n", -900), ("other", -900)];
-    let decision = reconcile_with(&more, &pods, &agents, 1);
-    assert_eq!(begun(&decision).len(), 32 + 10, "32 on one node, all on the other");
-    let message = &decision.status.message;
-    assert!(message.contains("waiting for the requests in progress on 1 nodes"), "{message}");
-    for write in &decision.writes {
-        let pod = pods.iter_mut().find(|pod| pod["metadata"]["name"] == *write.pod.name).unwrap();
-        apply(pod, write);
-    }
-    assert!(begun(&reconcile_with(&more, &pods, &agents, 2)).is_empty());
-    let first = pods.iter_mut().find(|pod| pod["metadata"]["name"] == "web-0").unwrap();
-    say(first, "Succeeded", None);
-    assert_eq!(begun(&reconcile_with(&more, &pods, &agents, 3)).len(), 1, "one ends, one begins");
 }

@@ -15,6 +15,7 @@ use crate::podtask::budget::Budget;
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::PodPhase;
+use crate::podtask::priority::{Group, group};
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
@@ -91,6 +92,12 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
         .filter(|view| view.task_state == TaskState::Over && may_begin(input, view))
         .collect();
     next.sort_by(|one, other| compare(input, one, other));
+    let current = current_group(input, survey);
+    let waits = |view: &PodView<'_>| {
+        // A pod that goes back to its own revision belongs to no group.
+        !allocation.is_held(view) && current.as_ref().is_some_and(|current| group_of(input, view) != *current)
+    };
+    let next: Vec<_> = next.into_iter().filter(|view| !waits(view)).collect();
     for view in next {
         match allocation.wanted(view) {
             Some(wanted) if allocation.budget.allows(view.available) => allocation.begin(view, wanted),
@@ -99,6 +106,27 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
         }
     }
     allocation.picks
+}
+
+/// The group of a pod by the keys of `priority`.
+fn group_of(input: &ReconcileInput<'_>, view: &PodView<'_>) -> Group {
+    let node = view.pod.node.as_ref().and_then(|node| input.nodes.get(node));
+    group(&input.spec.update.priority, view.pod, node.map(|node| node.labels.as_ref()))
+}
+
+/// The first group with a pod that is still to be updated; `None` without keys. A pod whose task failed or that no
+/// agent accepted holds up no other group.
+fn current_group(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Group> {
+    if input.spec.update.priority.is_empty() || input.spec.stateful().is_some_and(|set| set.ordered) {
+        return None;
+    }
+    let update = input.update_name();
+    let pending = |view: &&PodView<'_>| {
+        matches!(survey.route(view), Route::PodTask(_))
+            && survey.is_eligible(input, view)
+            && view.last_failure(update).is_none()
+    };
+    input.views.iter().filter(pending).map(|view| group_of(input, view)).min()
 }
 
 /// The remaining budget while pods are picked.

@@ -18,6 +18,7 @@ use crate::controller::rollouts::applier::Applier;
 use crate::controller::rollouts::cache::Key;
 use crate::controller::rollouts::follow::Follow;
 use crate::podtask::disruption::DisruptionAllowance;
+use crate::podtask::priority::NodeLabels;
 use crate::podtask::write::VersionedRef;
 use crate::process::clock;
 use crate::rollout::decide::{Decision, RolloutInput, decide};
@@ -61,6 +62,9 @@ async fn reconcile_cached(
     if !follow.pods.is_current() {
         // The watch enqueues it again when its cache is current.
         return Ok(Outcome { unconfirmed, ..Outcome::default() });
+    }
+    if !rollout.spec.priority.is_empty() && !context.nodes.has_synced() {
+        return Ok(Outcome { again: Some(Duration::from_secs(1)), unconfirmed, ..Outcome::default() });
     }
     let unconfirmed = confirm(&context.server, &key.namespace, &follow.pods.store, unconfirmed).await;
     if !unconfirmed.is_empty() {
@@ -123,7 +127,10 @@ async fn decided(
             |agent: agents::ReadyAgent| ReadyAgent { since: agent.since, at_once: agent.max_operations };
         agents.into_iter().map(|(node, ready)| (node, agent(ready))).collect()
     });
+    let on = pods.iter().filter_map(|(_, pod)| pod.base.node.as_deref());
+    let nodes = if rollout.spec.priority.is_empty() { NodeLabels::new() } else { context.nodes.labels(on) };
     let input = RolloutInput {
+        nodes: &nodes,
         target: &follow.target,
         pods: pods.iter().map(|(_, pod)| pod.as_ref()).collect(),
         allowance: allowance.clone(),
@@ -137,6 +144,7 @@ async fn decided(
 /// Deletes an ended rollout when its time to live is over.
 async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
     let input = RolloutInput {
+        nodes: &NodeLabels::new(),
         target: &TargetState::Absent,
         pods: Vec::new(),
         allowance: DisruptionAllowance::default(),

@@ -23,6 +23,7 @@ use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::disruptions::Disruptions;
 use crate::controller::events::Events;
+use crate::controller::nodes::NodeCache;
 use crate::controller::reconciler;
 use crate::controller::workloads::cache::{Contents, Workloads};
 
@@ -41,9 +42,15 @@ struct Context {
     metrics: Metrics,
 }
 
-pub(super) async fn run(common: Common, agents: Agents, disruptions: Disruptions, stop: CancellationToken) {
+pub(super) async fn run(
+    common: Common,
+    agents: Agents,
+    disruptions: Disruptions,
+    nodes: NodeCache,
+    stop: CancellationToken,
+) {
     let Common { server, identity, workload_metrics: metrics, .. } = common;
-    let cache = Workloads::watch(&server, &stop);
+    let cache = Workloads::watch(&server, nodes, &stop);
     let events = Events::new(server.clone(), identity);
     let (contents, misfits) = (Contents::default(), revisions::Misfits::default());
     let context = Arc::new(Context {

@@ -17,6 +17,7 @@ use crate::workload::hooks::{HookType, Run};
 
 mod disruptions;
 mod faults;
+mod priority;
 mod scale;
 mod seeds;
 mod surge;

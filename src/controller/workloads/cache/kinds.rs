@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 use serde::Deserialize;
@@ -17,11 +17,10 @@ use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
 use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
-use crate::api::workload_key;
 use crate::cluster::trim::{Trim, controller, meta_of, namespace, readable, within};
+use crate::controller::nodes;
 use crate::podtask::pod;
 use crate::workload::hooks::Run;
-use crate::workload::order;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record};
 use crate::workload::spec::WorkloadSpec;
@@ -85,10 +84,6 @@ pub(super) struct Orphan {
 #[derive(Clone, Debug)]
 pub(super) struct Claim;
 
-/// The cached part of a node.
-#[derive(Clone, Debug)]
-pub(super) struct CachedNode(pub(crate) order::Node);
-
 /// A `HookRun` of a workload.
 #[derive(Clone, Debug)]
 pub(super) struct CachedRun(pub Option<Run>);
@@ -100,11 +95,6 @@ pub(crate) struct Template(pub Option<HookTemplateSpec>);
 /// The group of objects without a controller.
 pub(super) fn orphans(namespace: &str) -> String {
     format!("orphans/{namespace}")
-}
-
-/// The group of a node and of the objects on it.
-pub(super) fn node(name: &str) -> String {
-    format!("node/{name}")
 }
 
 /// The group of the claims of one claim template of one set: all names that differ only in the ordinal at the end.
@@ -188,7 +178,7 @@ impl Trim for CachedPod {
         if groups.is_empty() {
             return vec![orphans(namespace(meta))];
         }
-        groups.extend(pod.node.as_deref().map(node));
+        groups.extend(pod.node.as_deref().map(nodes::group));
         groups
     }
 
@@ -265,28 +255,6 @@ impl Trim for Claim {
 
     fn is_unchanged_since(&self, _before: &Self) -> bool {
         true
-    }
-}
-
-impl Trim for CachedNode {
-    type Kind = Node;
-    type Source = Node;
-
-    fn trim(source: Node) -> (ObjectMeta, Self) {
-        let annotation = |key: &str| source.metadata.annotations.as_ref().and_then(|all| all.get(key));
-        let cost = annotation(workload_key::NODE_COST).and_then(|text| text.parse().ok());
-        let cost = cost.filter(|cost: &f64| cost.is_finite());
-        let conditions = source.status.and_then(|status| status.conditions).unwrap_or_default();
-        let ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
-        (source.metadata, Self(order::Node { cost, ready, at_once: None }))
-    }
-
-    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
-        vec![node(meta.name.as_deref().unwrap_or_default())]
-    }
-
-    fn is_unchanged_since(&self, before: &Self) -> bool {
-        self.0 == before.0
     }
 }
 
