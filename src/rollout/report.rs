@@ -126,7 +126,7 @@ pub(super) fn pending(rollout: &Rollout, message: String) -> InPlaceRolloutStatu
     }
 }
 
-/// The status of a rollout that ends at once, see `refused`: without counts and a start time.
+/// The status of a rollout that ends at once, see `refused`: with the last counts, if it had begun.
 pub(super) fn ended_early(
     rollout: &Rollout,
     stop_reason: &StopReason,
@@ -139,8 +139,7 @@ pub(super) fn ended_early(
         reason: stop_reason.reason.to_owned(),
         message: stop_reason.message.clone(),
         finished_at: Some(now),
-        conditions: rollout.before.conditions.clone(),
-        ..InPlaceRolloutStatus::default()
+        ..rollout.before.clone()
     };
     conditions(rollout, &mut status, now);
     status

@@ -389,3 +389,13 @@ fn only_how_fast_and_how_long_can_be_changed() {
         check::rollout(Some(&old), &object(json!({"containers": [{"name": "b"}], "pod": {"reason": "x"}})));
     assert!(other[0].starts_with("spec.containers: cannot be changed") && other.len() == 2, "{other:?}");
 }
+
+#[test]
+fn a_spec_that_becomes_invalid_ends_the_rollout_with_its_last_counts() {
+    let mut broken = rollout(&json!({"maxUnavailable": "many"}));
+    (broken.before.pods, broken.before.done) = (4, 3);
+    let decision = decide(&broken, seen(&target(), &[], &[], at(5)));
+    let status = &decision.status;
+    assert_eq!((status.phase, &*status.reason), (RolloutPhase::Failed, "Invalid"));
+    assert_eq!((status.pods, status.done, status.started_at), (4, 3, Some(at(0))));
+}

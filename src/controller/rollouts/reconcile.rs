@@ -21,6 +21,7 @@ use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::priority::NodeLabels;
 use crate::podtask::write::VersionedRef;
 use crate::process::clock;
+use crate::rollout::check;
 use crate::rollout::decide::{Decision, RolloutInput, decide};
 use crate::rollout::desired::Rollout;
 use crate::rollout::reach::ReadyAgent;
@@ -37,6 +38,11 @@ impl Reconciler for Context {
         let began = Instant::now();
         let rollout = self.cache.get(key).filter(|rollout| !rollout.deleting);
         let outcome = match &rollout {
+            // Its target may select the pods of others: it is not looked up.
+            Some(rollout) if rollout.is_active() && !check::spec(&rollout.spec).is_empty() => {
+                self.follows.remove(key);
+                end_invalid(self, key, rollout).await
+            }
             Some(rollout) if rollout.is_active() => reconcile_cached(self, key, rollout, unconfirmed).await,
             Some(rollout) => {
                 self.follows.remove(key);
@@ -141,8 +147,8 @@ async fn decided(
     Ok((decide(rollout, input), allowance))
 }
 
-/// Deletes an ended rollout when its time to live is over.
-async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
+/// The decision about a rollout without its target and pods.
+fn decided_alone(rollout: &Rollout) -> Decision {
     let input = RolloutInput {
         nodes: &NodeLabels::new(),
         target: &TargetState::Absent,
@@ -152,7 +158,22 @@ async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outco
         agents: None,
         now: clock::now(),
     };
-    let decision = decide(rollout, input);
+    decide(rollout, input)
+}
+
+/// Ends a rollout whose spec is invalid.
+async fn end_invalid(context: &Context, key: &Key, rollout: &Rollout) -> Result<Outcome, Error> {
+    let decision = decided_alone(rollout);
+    report(context, key, rollout, &decision.status).await?;
+    for event in &decision.events {
+        context.events.report(key.reference(&rollout.uid), event).await;
+    }
+    Ok(Outcome::default())
+}
+
+/// Deletes an ended rollout when its time to live is over.
+async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
+    let decision = decided_alone(rollout);
     if decision.delete {
         context.server.delete_rollout(rollout).await?;
     }
