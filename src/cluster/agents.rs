@@ -130,7 +130,7 @@ impl From<Vec<Container>> for MaxOperations {
             .filter_map(|one| one.value.as_deref());
         let number = |text: &str| text.parse().ok().filter(|number: &u16| *number > 0);
         let given = inline.chain(apart).filter_map(number).last();
-        Self(given.or_else(|| env.filter_map(number).last()).unwrap_or(MAX_OPERATIONS))
+        Self(given.or_else(|| env.filter_map(number).next_back()).unwrap_or(MAX_OPERATIONS))
     }
 }
 

@@ -84,13 +84,13 @@ async fn close(
         && !claims.is_empty()
     {
         let allowance = context.disruptions.allowance(namespace).await?;
-        let wrote = |done: Result<(), &Error>| context.metrics.wrote("budget", done);
-        Claims::new(&context.disruptions, namespace, &allowance, &wrote)
+        let count = |done: Result<(), &Error>| context.metrics.wrote("budget", &done);
+        Claims::new(&context.disruptions, namespace, &allowance, &count)
             .release(claims, &pod.base.name)
             .await?;
     }
     let done = patch(&context.server, namespace, &pods.store, &write.pod, &write.patch).await;
-    context.metrics.wrote("pod", done.as_ref());
+    context.metrics.wrote("pod", &done.as_ref());
     done?;
     tracing::info!(
         "pod {namespace}/{}: closed the record of {key}, which is gone or has ended",

@@ -90,7 +90,7 @@ async fn reconcile_cached(
         let newest = starts && decision.status.started_at.is_some();
         (decision, allowance) = decided(context, rollout, &follow, newest).await?;
     }
-    let wrote = |done: Result<(), &Error>| context.metrics.wrote("budget", done);
+    let wrote = |done: Result<(), &Error>| context.metrics.wrote("budget", &done);
     let mut applier = Applier::new(context, key, rollout, &follow.pods, &allowance, &wrote);
     applier.carry_out(&decision).await;
     let Decision { mut status, events, requeue_at, .. } = decision;
@@ -205,7 +205,7 @@ async fn report(
         return Ok(());
     }
     let reported = context.server.rollout_status(&context.cache, rollout, status).await;
-    context.metrics.wrote("status", reported.as_ref().map(drop));
+    context.metrics.wrote("status", &reported.as_ref());
     reported?;
     if status.phase.is_terminal() {
         tracing::info!("{key}: {:?}: {}", status.phase, status.message);
