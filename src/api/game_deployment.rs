@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::pod_template::PodTemplate;
+use crate::api::priority::PriorityKey;
 use crate::api::serde_default::is_default;
 use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
@@ -116,6 +117,12 @@ pub struct UpdateStrategy {
     /// How a pod is updated in place.
     #[serde(default)]
     pub in_place_update_strategy: InPlaceUpdateStrategy,
+    /// Which pods are updated first. Pods with the same values of these labels form a group; the groups are processed
+    /// in the order of the first value, then of the next one, and a group is completed before the next one begins.
+    /// Absent: one group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub priority: Vec<PriorityKey>,
     /// A rollout in steps. Its partitions replace `partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
@@ -203,6 +210,7 @@ impl Default for UpdateStrategy {
             max_surge: nothing(),
             paused: false,
             in_place_update_strategy: InPlaceUpdateStrategy::default(),
+            priority: Vec::new(),
             canary: None,
         }
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::game_deployment::UpdateType;
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
+use crate::api::priority::PriorityKey;
 use crate::api::serde_default::is_default;
 use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
@@ -121,6 +122,12 @@ pub struct StatefulUpdateStrategy {
     /// How a pod is updated in place.
     #[serde(default)]
     pub in_place_update_strategy: InPlaceUpdateStrategy,
+    /// Which pods are updated first. Pods with the same values of these labels form a group; the groups are processed
+    /// in the order of the first value, then of the next one, and a group is completed before the next one begins.
+    /// Absent: one group. Needs the policy `Parallel`: `OrderedReady` updates by ordinal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub priority: Vec<PriorityKey>,
     /// A rollout in steps. Its partitions replace `partition`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,

@@ -9,6 +9,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::priority::PriorityKey;
 use crate::api::request::{DEADLINE_SECONDS, Drain, OnFailure, READY_TIMEOUT_SECONDS, RequestedEngine};
 use crate::api::serde_default::is_default;
 use crate::api::workload::{Condition, WorkloadHook, nothing, quarter};
@@ -50,6 +51,12 @@ pub struct InPlaceRolloutSpec {
     #[serde(default = "nothing")]
     #[schemars(extend("nullable" = false))]
     pub partition: IntOrString,
+    /// Which pods are processed first. Pods with the same values of these labels form a group; the groups are processed
+    /// in the order of the first value, then of the next one, and a group is completed before the next one begins.
+    /// Absent: one group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub priority: Vec<PriorityKey>,
     /// True to start no further pods.
     #[serde(default)]
     pub paused: bool,

@@ -16,6 +16,7 @@ pub mod in_place_rollout;
 pub mod manifest;
 pub mod pod_ref;
 pub mod pod_template;
+pub mod priority;
 pub mod request;
 mod serde_default;
 pub mod status;

@@ -16,6 +16,18 @@ use crate::cluster::store::{Cached, Store};
 /// The labels of the agent DaemonSet's pods.
 pub const LABELS: &str = "app.kubernetes.io/name=inplace,app.kubernetes.io/component=agent";
 
+/// The default of the agents' flag `--max-operations`.
+pub const MAX_OPERATIONS: u16 = 32;
+
+/// A ready agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyAgent {
+    /// Since when it is ready.
+    pub since: Timestamp,
+    /// How many operations it carries out at once.
+    pub max_operations: usize,
+}
+
 /// The agents' pods. Clones share the cache, but each clone tracks its own [`Self::changed`].
 #[derive(Clone, Debug)]
 pub struct Agents(Store<AgentPod>);
@@ -40,16 +52,19 @@ impl Agents {
         })
     }
 
-    /// The nodes whose agent is ready, each with the time since when. `None` while nothing is known about agents:
-    /// the pods are not listed yet, or no agent runs as a pod in this namespace.
-    pub fn ready_since(&self) -> Option<BTreeMap<String, Timestamp>> {
+    /// The ready agents by node. `None` while nothing is known about agents: the pods are not listed yet, or no agent
+    /// runs as a pod in this namespace.
+    pub fn by_node(&self) -> Option<BTreeMap<String, ReadyAgent>> {
         if !self.0.is_current() || self.0.is_empty() {
             return None;
         }
         let pods = self.0.list();
-        let since = |pod: &AgentPod| pod.ready_since().unwrap_or(Timestamp::UNIX_EPOCH);
+        let agent = |pod: &AgentPod| ReadyAgent {
+            since: pod.ready_since().unwrap_or(Timestamp::UNIX_EPOCH),
+            max_operations: pod.spec.containers.0.into(),
+        };
         let ready = pods.iter().filter(|pod| pod.is_ready());
-        Some(ready.map(|pod| (pod.spec.node_name.clone(), since(pod))).collect())
+        Some(ready.map(|pod| (pod.spec.node_name.clone(), agent(pod))).collect())
     }
 
     /// Returns when anything has changed since the last call on this clone.
@@ -74,6 +89,49 @@ struct AgentPod {
 struct Spec {
     #[serde(default)]
     node_name: String,
+    #[serde(default)]
+    containers: MaxOperations,
+}
+
+/// The value of `--max-operations` in the arguments and environment of a pod's containers, which are not cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "Vec<Container>")]
+struct MaxOperations(u16);
+
+#[derive(Deserialize)]
+struct Container {
+    args: Option<Vec<String>>,
+    env: Option<Vec<Variable>>,
+}
+
+#[derive(Deserialize)]
+struct Variable {
+    name: String,
+    value: Option<String>,
+}
+
+impl Default for MaxOperations {
+    fn default() -> Self {
+        Self(MAX_OPERATIONS)
+    }
+}
+
+impl From<Vec<Container>> for MaxOperations {
+    /// As the agent reads it: the last argument counts, then the environment, then the default.
+    fn from(containers: Vec<Container>) -> Self {
+        const FLAG: &str = "--max-operations";
+        let args = || containers.iter().flat_map(|one| one.args.iter().flatten());
+        let inline = args().filter_map(|arg| arg.strip_prefix(FLAG)?.strip_prefix('='));
+        let apart =
+            args().zip(args().skip(1)).filter(|(flag, _)| *flag == FLAG).map(|(_, value)| value.as_str());
+        let variables = containers.iter().flat_map(|one| one.env.iter().flatten());
+        let env = variables
+            .filter(|one| one.name == "INPLACE_MAX_OPERATIONS")
+            .filter_map(|one| one.value.as_deref());
+        let number = |text: &str| text.parse().ok().filter(|number: &u16| *number > 0);
+        let given = inline.chain(apart).filter_map(number).last();
+        Self(given.or_else(|| env.filter_map(number).next_back()).unwrap_or(MAX_OPERATIONS))
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -108,5 +166,28 @@ impl AgentPod {
 impl Cached for AgentPod {
     fn key(&self) -> String {
         self.uid().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_limit_of_an_agent_is_read_as_the_agent_reads_it() {
+        let env = json!([{"name": "INPLACE_MAX_OPERATIONS", "value": "7"}]);
+        for (container, limit) in [
+            (json!({}), MAX_OPERATIONS),
+            (json!({"args": ["agent", "--max-operations=4"]}), 4),
+            (json!({"args": ["agent", "--max-operations=4", "--max-operations", "9"]}), 9),
+            (json!({"args": ["agent"], "env": env}), 7),
+            (json!({"args": ["--max-operations=0", "--max-operations=x"]}), MAX_OPERATIONS),
+        ] {
+            let spec: Spec =
+                serde_json::from_value(json!({"nodeName": "n", "containers": [container]})).unwrap();
+            assert_eq!(spec.containers.0, limit, "{container}");
+        }
     }
 }

@@ -26,6 +26,9 @@ pub(crate) trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
     /// The type that an object is parsed into first.
     type Source: DeserializeOwned;
 
+    /// See [`Cached::OLDER`].
+    const OLDER: Option<&'static str> = None;
+
     /// Splits an object into its metadata, which the caller reduces, and the cached part of the rest.
     fn trim(source: Self::Source) -> (ObjectMeta, Self);
 
@@ -86,6 +89,8 @@ fn bounded(owner: &OwnerReference) -> OwnerReference {
 }
 
 impl<T: Trim> Cached for Trimmed<T> {
+    const OLDER: Option<&'static str> = T::OLDER;
+
     /// Namespace and name.
     fn key(&self) -> String {
         key(self.meta.namespace.as_deref().unwrap_or_default(), &self.name_any())

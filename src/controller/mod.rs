@@ -7,8 +7,10 @@
 pub mod admission;
 mod config_restart;
 mod definitions;
+mod disruptions;
 mod events;
 mod hook_runs;
+mod nodes;
 mod pods;
 mod queue;
 mod reconciler;
@@ -30,6 +32,8 @@ use crate::cluster::client::{self, Target};
 use crate::cluster::lease::Election;
 use crate::cluster::server::Server;
 use crate::controller::admission::{Terms, WebhookArgs, Webhooks};
+use crate::controller::disruptions::Disruptions;
+use crate::controller::nodes::NodeCache;
 use crate::hook::executor::Executor;
 use crate::hook::runner;
 use crate::hook::settings::HookArgs;
@@ -101,10 +105,13 @@ struct Common {
 /// `stop` is cancelled. A new controller is added here.
 fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'static, ()>> {
     let agents = Agents::watch(common.server.clone(), &common.namespace, stop.clone());
+    let disruptions = Disruptions::watch(common.server.clone(), stop);
+    let nodes = NodeCache::watch(common.server.clone(), stop);
     vec![
         hook_runs::run(common.clone(), agents.clone(), stop.clone()).boxed(),
-        workloads::run(common.clone(), agents.clone(), stop.clone()).boxed(),
-        rollouts::run(common.clone(), agents, stop.clone()).boxed(),
+        workloads::run(common.clone(), agents.clone(), disruptions.clone(), nodes.clone(), stop.clone())
+            .boxed(),
+        rollouts::run(common.clone(), agents, disruptions, nodes, stop.clone()).boxed(),
         config_restart::run(common.clone(), stop.clone()).boxed(),
         definitions::run(common.server.clone(), common.definition_metrics.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),

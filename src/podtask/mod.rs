@@ -13,9 +13,12 @@
 
 pub mod amount;
 pub mod budget;
+pub mod disruption;
 pub mod foreign;
+pub mod node_load;
 pub mod pod;
 pub mod prefetch;
+pub mod priority;
 pub mod selector;
 pub mod state;
 pub mod task;

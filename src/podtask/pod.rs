@@ -1,6 +1,8 @@
 //! What every controller reads from a pod, and what follows from that alone: active, ready, available, taken by
 //! another client. Decides nothing.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 
@@ -23,6 +25,8 @@ pub struct Pod {
     pub version: String,
     /// Creation time.
     pub created: Timestamp,
+    /// Labels of the pod.
+    pub labels: BTreeMap<String, String>,
     /// The revision that the label names; empty without the label.
     pub label: String,
     /// The instance label; without it the last part of the name, which is the ordinal in a set.
@@ -99,6 +103,7 @@ impl Pod {
             uid: metadata.uid.clone().unwrap_or_default(),
             version: metadata.resource_version.clone().unwrap_or_default(),
             created,
+            labels: metadata.labels.clone().unwrap_or_default(),
             label: label(workload_key::REVISION).unwrap_or_default(),
             instance: label(workload_key::INSTANCE).unwrap_or(last),
             index: annotation(workload_key::INDEX).and_then(|text| text.parse().ok()),

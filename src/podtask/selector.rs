@@ -9,15 +9,31 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt as _};
 
+/// A selector that is converted once and matches many pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matcher(Selector);
+
+impl Matcher {
+    /// Converts a selector; `None` if it is empty or has an unknown operator.
+    pub fn of(selector: &LabelSelector) -> Option<Self> {
+        let mut selector = selector.clone();
+        for expression in selector.match_expressions.iter_mut().flatten() {
+            // kube refuses `In` and `NotIn` without values; here they are an empty list.
+            expression.values.get_or_insert_default();
+        }
+        Selector::try_from(selector).ok().filter(|selector| !selector.selects_all()).map(Self)
+    }
+
+    /// True when `labels` match.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.matches(labels)
+    }
+}
+
 /// True when `labels` match. Unlike in Kubernetes, an empty selector matches nothing, and neither does an unknown
 /// operator: a workload must never adopt pods by mistake.
 pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let mut selector = selector.clone();
-    for expression in selector.match_expressions.iter_mut().flatten() {
-        // kube refuses `In` and `NotIn` without values; here they are an empty list.
-        expression.values.get_or_insert_default();
-    }
-    Selector::try_from(selector).is_ok_and(|selector| !selector.selects_all() && selector.matches(labels))
+    Matcher::of(selector).is_some_and(|matcher| matcher.matches(labels))
 }
 
 /// The form that autoscalers and `kubectl get -l` read: `app=web,tier in (a,b)`.

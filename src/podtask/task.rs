@@ -31,6 +31,9 @@ pub struct PodTask {
     /// Seconds that the request may take; 0 before there is a request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seconds: u32,
+    /// The names of the `PodDisruptionBudget`s that the pod is claimed at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
     /// One line for people: how the task ended.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
@@ -115,6 +118,7 @@ mod tests {
             at: Timestamp::from_second(1000).unwrap(),
             stage: Stage::Ordered,
             seconds: 600,
+            claims: Vec::new(),
             note: String::new(),
         };
         let text = serde_json::to_string(&task).unwrap();

@@ -9,6 +9,7 @@ use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, RolloutTa
 use crate::api::request::{InvalidRequest, is_dns_subdomain};
 use crate::api::workload_kind::{KINDS, Kind};
 use crate::podtask::amount::Amount;
+use crate::podtask::priority;
 use crate::rollout::desired::request;
 
 /// All problems of a rollout, and of the change from `old` to it.
@@ -30,6 +31,7 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
     ] {
         problems.extend(amount(field, value));
     }
+    problems.extend(priority::problems("spec.priority", &spec.priority));
     let terms = &spec.pod;
     for (field, value) in [
         ("pod.gracePeriodSeconds", terms.grace_period_seconds),
@@ -137,6 +139,7 @@ fn changed(old: &InPlaceRolloutSpec, new: &InPlaceRolloutSpec) -> Vec<String> {
         ("target", old.target == new.target),
         ("containers", old.containers == new.containers),
         ("allowTemplateDrift", old.allow_template_drift == new.allow_template_drift),
+        ("priority", old.priority == new.priority),
         ("pod", old.pod == new.pod),
     ]
     .into_iter()

@@ -5,13 +5,15 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
 use crate::podtask::budget::Budget;
+use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
+use crate::podtask::node_load::NodeLoad;
+use crate::podtask::priority::{Group, NodeLabels, group};
 use crate::podtask::state::{End, Stage};
 use crate::podtask::time::later;
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
 use crate::rollout::budget::Bounds;
 use crate::rollout::check;
 use crate::rollout::desired::Rollout;
-use crate::rollout::disruption::DisruptionAllowance;
 use crate::rollout::order;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::ReadyAgents;
@@ -25,8 +27,6 @@ use crate::rollout::view::{PodView, State};
 const UNTIL_THERE: SignedDuration = SignedDuration::from_secs(60);
 /// Interval between reconciles while the target does not exist.
 const REQUEUE: SignedDuration = SignedDuration::from_secs(2);
-/// Interval between reconciles while budgets do not allow a pod or another client works on one.
-const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 
 /// The input of a decision.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct RolloutInput<'a> {
     pub pods: Vec<&'a Pod>,
     /// The `PodDisruptionBudget`s of the namespace.
     pub allowance: DisruptionAllowance,
+    /// The labels of the nodes of the pods, as far as `priority` needs them.
+    pub nodes: &'a NodeLabels,
     /// The name of a newer rollout of the same target.
     pub newer: Option<&'a str>,
     /// The nodes whose agent is ready; `None`: agents are not in the cache.
@@ -192,8 +194,13 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
         .or_else(|| given_up(rollout, input.target, &views, bounds))
         .map(|stop_reason| stop_reason.naming(&rollout.before.reason, report::unreachable(&views)));
 
-    let mut planner =
-        Planner { rollout, now, decision: Decision::default(), waits: report::Waits::default() };
+    let mut planner = Planner {
+        rollout,
+        nodes: input.nodes,
+        now,
+        decision: Decision::default(),
+        waits: report::Waits::default(),
+    };
     for view in &views {
         planner.end_or_recall(view, stop_reason.as_ref());
         planner.renew(view, &input.allowance);
@@ -218,6 +225,7 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
 
 struct Planner<'a> {
     rollout: &'a Rollout,
+    nodes: &'a NodeLabels,
     now: Timestamp,
     decision: Decision,
     waits: report::Waits,
@@ -229,6 +237,13 @@ impl Planner<'_> {
             let again = &mut self.decision.requeue_at;
             *again = Some(again.map_or(time, |earlier| earlier.min(time)));
         }
+    }
+
+    /// The group of a pod by the keys of `priority`.
+    fn group(&self, view: &PodView<'_>) -> Group {
+        let base = &view.pod.base;
+        let node = base.node.as_ref().and_then(|node| self.nodes.get(node));
+        group(&self.rollout.spec.priority, base, node.map(AsRef::as_ref))
     }
 
     fn record(&self, view: &PodView<'_>) -> Option<PodRecord> {
@@ -253,7 +268,7 @@ impl Planner<'_> {
         let Some(record) = self.record(view).filter(|record| view.is_busy() && record.stage.is_live()) else {
             return;
         };
-        let (due, next) = allowance.due(view.pod, &record.claims, self.now);
+        let (due, next) = allowance.due(&view.pod.base, &record.claims, self.now);
         let name = &view.pod.base.name;
         self.decision.renewals.extend(due.into_iter().map(|budget| (budget, name.clone())));
         if let Some(at) = next {
@@ -274,23 +289,45 @@ impl Planner<'_> {
     }
 
     fn begin(&mut self, views: &[PodView<'_>], mut budget: Budget, allowance: &mut DisruptionAllowance) {
-        let mut next: Vec<_> =
-            views.iter().filter(|view| view.state == State::Waiting && view.reach.is_reachable()).collect();
+        for view in views.iter().filter(|view| view.is_busy() && view.ready) {
+            if let Some(record) = self.record(view) {
+                allowance.deduct(&view.pod.base, &record.claims);
+            }
+        }
+        // A group is completed before the next one begins. Pods that no agent reaches hold up no other group.
+        let pending = views.iter().filter(|view| {
+            matches!(view.state, State::Waiting | State::Busy { .. } | State::Taken) && !view.is_unreachable()
+        });
+        let current = pending.map(|view| self.group(view)).min();
+        let begins = |view: &&PodView<'_>| {
+            view.state == State::Waiting
+                && view.reach.is_reachable()
+                && current.as_ref().is_none_or(|current| self.group(view) == *current)
+        };
+        let mut next: Vec<_> = views.iter().filter(begins).collect();
         next.sort_by(|one, other| order::compare(one, other));
+        let in_progress = views.iter().filter(|view| view.is_busy() || view.state == State::Taken);
+        let mut load = NodeLoad::of(in_progress.map(|view| view.pod.base.node.as_deref()));
         for view in next {
             if budget.tasks == 0 {
                 break;
             }
-            if allowance.is_disrupted(view.pod) {
+            let node = view.pod.base.node.as_deref();
+            if !load.has_room(node, view.reach.at_once()) {
+                self.waits.nodes.extend(node.map(str::to_owned));
+                continue;
+            }
+            if allowance.is_disrupted(&view.pod.base) {
                 self.waits.taken += 1;
                 continue;
             }
             if !budget.allows(view.available) {
                 continue;
             }
-            match allowance.claim(view.pod, view.ready) {
+            match allowance.claim(&view.pod.base, view.ready) {
                 Ok(claims) => {
                     budget.spend(view.available);
+                    load.add(node);
                     let record = PodRecord::new(self.rollout, self.now, claims.clone());
                     self.decision.writes.push(begin_of(self.rollout, view.pod, &record, claims));
                 }

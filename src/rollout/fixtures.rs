@@ -1,16 +1,20 @@
 //! A rollout and pods for tests.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::podtask::disruption::{Disruption, DisruptionAllowance};
+use crate::podtask::priority::NodeLabels;
 use crate::rollout::decide::{RolloutInput, Write};
 use crate::rollout::desired::Rollout;
-use crate::rollout::disruption::{Disruption, DisruptionAllowance};
 use crate::rollout::pod::Pod;
 use crate::rollout::target::{TargetState, Template};
+
+static NO_NODES: std::sync::OnceLock<NodeLabels> = std::sync::OnceLock::new();
 
 pub(super) const UID: &str = "r-1";
 
@@ -61,8 +65,9 @@ pub(super) fn seen<'a>(
     budgets: &[Disruption],
     now: Timestamp,
 ) -> RolloutInput<'a> {
-    let allowance = DisruptionAllowance::new(budgets.to_vec(), "v1");
-    RolloutInput { target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
+    let allowance = DisruptionAllowance::new(budgets.iter().cloned().map(Arc::new), "v1");
+    let nodes = NO_NODES.get_or_init(NodeLabels::new);
+    RolloutInput { nodes, target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
 }
 
 /// Applies a write as the API server does.

@@ -8,7 +8,7 @@
 //!  decide: view         the state of each pod (record, the agent's answer, requests of other clients)
 //!        → stop_reason  why no more pods are begun, if so
 //!        → order        which pods go first
-//!        → budget       how many more may be begun; disruption: which ones their PodDisruptionBudgets allow
+//!        → budget       how many more may be begun; podtask::disruption: which ones their PodDisruptionBudgets allow
 //!        → report       counts, conditions, one line for people
 //! ```
 //!
@@ -24,7 +24,6 @@ pub mod budget;
 pub mod check;
 pub mod decide;
 pub mod desired;
-pub mod disruption;
 mod order;
 pub mod orphan;
 pub mod pod;

@@ -14,8 +14,6 @@ use crate::rollout::record::PodRecord;
 pub struct Pod {
     /// What all controllers of this project read.
     pub base: pod::Pod,
-    /// Labels of the pod.
-    pub labels: BTreeMap<String, String>,
     /// The owner reference of its controller.
     pub owner: Option<OwnerReference>,
     /// What a rollout does with the pod, or did last.
@@ -33,7 +31,7 @@ impl Pod {
     pub fn read(pod: &core::Pod) -> Self {
         let metadata = &pod.metadata;
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
-        let labels = metadata.labels.clone().unwrap_or_default();
+        let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key)).cloned();
         let owners = metadata.owner_references.iter().flatten();
         let containers =
             pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
@@ -42,8 +40,7 @@ impl Pod {
             base: pod::Pod::read(pod),
             owner: owners.clone().find(|owner| owner.controller == Some(true)).cloned(),
             record: annotation(annotation::ROLLOUT).and_then(|text| serde_json::from_str(text).ok()),
-            worked_on: labels.get(annotation::ROLLOUT_UID).cloned(),
-            labels,
+            worked_on: label(annotation::ROLLOUT_UID),
             images: containers.map(|one| (one.name.clone(), one.image.clone().unwrap_or_default())).collect(),
             evicted: conditions
                 .into_iter()

@@ -12,14 +12,23 @@ use crate::podtask::state::ANSWER_TIMEOUT;
 use crate::podtask::time::later;
 use crate::rollout::pod::Pod;
 
-/// The nodes whose agent is ready, and since when.
-pub type ReadyAgents = BTreeMap<String, Timestamp>;
+/// An agent that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyAgent {
+    /// Since when.
+    pub since: Timestamp,
+    /// How many requests it carries out at once.
+    pub at_once: usize,
+}
+
+/// The ready agents by node.
+pub type ReadyAgents = BTreeMap<String, ReadyAgent>;
 
 /// Whether an agent reaches a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// An agent reaches it; with the time since when it is ready, if agents are in the cache.
-    Agent(Option<Timestamp>),
+    /// This agent reaches it; `None`: agents are not in the cache.
+    Agent(Option<ReadyAgent>),
     /// None does: the pod has no node.
     NoNode,
     /// None does: the agent of this node is not ready.
@@ -34,7 +43,7 @@ impl Reach {
             (Some(_), None) => Self::Agent(None),
             (Some(node), Some(agents)) => agents
                 .get(node)
-                .map_or_else(|| Self::NoAgent(node.clone()), |since| Self::Agent(Some(*since))),
+                .map_or_else(|| Self::NoAgent(node.clone()), |agent| Self::Agent(Some(*agent))),
         }
     }
 
@@ -42,10 +51,15 @@ impl Reach {
         matches!(self, Self::Agent(_))
     }
 
+    /// How many requests the agent carries out at once; `None`: unknown.
+    pub(super) fn at_once(&self) -> Option<usize> {
+        if let Self::Agent(agent) = self { agent.map(|agent| agent.at_once) } else { None }
+    }
+
     /// True while a missing answer means nothing: no agent is ready, or it became ready too recently.
     pub(super) fn excuses_silence(&self, now: Timestamp) -> bool {
         match self {
-            Self::Agent(since) => since.is_some_and(|since| later(since, ANSWER_TIMEOUT) > now),
+            Self::Agent(agent) => agent.is_some_and(|agent| later(agent.since, ANSWER_TIMEOUT) > now),
             Self::NoNode | Self::NoAgent(_) => true,
         }
     }

@@ -23,6 +23,8 @@ const MOST_FAILURES: usize = 100;
 pub(super) struct Waits {
     /// The names of the budgets that allow no disruption.
     pub(super) budgets: BTreeSet<String>,
+    /// The nodes whose agents have as many requests as they carry out at once.
+    pub(super) nodes: BTreeSet<String>,
     /// Number of pods that other clients work on.
     pub(super) taken: usize,
     /// The pods that no agent reaches, by name.
@@ -124,7 +126,7 @@ pub(super) fn pending(rollout: &Rollout, message: String) -> InPlaceRolloutStatu
     }
 }
 
-/// The status of a rollout that ends at once, see `refused`: without counts and a start time.
+/// The status of a rollout that ends at once, see `refused`: with the last counts, if it had begun.
 pub(super) fn ended_early(
     rollout: &Rollout,
     stop_reason: &StopReason,
@@ -137,8 +139,7 @@ pub(super) fn ended_early(
         reason: stop_reason.reason.to_owned(),
         message: stop_reason.message.clone(),
         finished_at: Some(now),
-        conditions: rollout.before.conditions.clone(),
-        ..InPlaceRolloutStatus::default()
+        ..rollout.before.clone()
     };
     conditions(rollout, &mut status, now);
     status
@@ -198,6 +199,10 @@ fn line(done: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
         (status.busy > 0).then(|| format!("{} in progress", status.busy)),
         (status.failed > 0).then(|| format!("{} failed", status.failed)),
         some(names.len(), format!("waiting for PodDisruptionBudget {}", names.join(", "))),
+        some(
+            waits.nodes.len(),
+            format!("waiting for the requests in progress on {} nodes", waits.nodes.len()),
+        ),
         some(waits.taken, format!("waiting for {} pods with a request of another client", waits.taken)),
         some(
             waits.missing,

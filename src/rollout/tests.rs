@@ -1,15 +1,19 @@
 //! Tests of single decisions: what follows from which input.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::check;
 use super::decide::{Decision, RolloutInput, What, decide};
 use super::desired::Rollout;
-use super::disruption::{Disruption, DisruptionAllowance};
 use super::fixtures::*;
 use super::pod::Pod;
 use super::target::TargetState;
 use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
+use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected};
+
+mod places;
 
 fn reconcile(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();
@@ -215,10 +219,7 @@ fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_to
     old.metadata.generation = 2;
     assert!(begun(&reconcile(&more, &pods, &[old], 1)).is_empty());
     // Both budgets must allow it.
-    let other = Disruption {
-        metadata: super::disruption::Meta { name: "other".into(), ..budget(0).metadata },
-        ..budget(1)
-    };
+    let other = Disruption { metadata: Meta { name: "other".into(), ..budget(0).metadata }, ..budget(1) };
     let decision = reconcile(&more, &pods, &[budget(2), other], 1);
     assert_eq!(begun(&decision), ["web-0"]);
     assert_eq!(decision.writes[0].what, What::Begin(vec!["pdb".into(), "other".into()]));
@@ -232,18 +233,22 @@ fn a_budget_that_lets_nobody_go_is_waited_for_and_one_that_is_not_counted_yet_to
 fn what_does_not_serve_goes_without_a_claim_while_enough_others_do() {
     let mut sick = pod(0);
     ready(&mut sick, false, at(0));
-    let claims = |budget: Disruption| DisruptionAllowance::new(vec![budget], "v1").claim(&read(&sick), false);
+    let claims = |budget: Disruption| {
+        DisruptionAllowance::new([Arc::new(budget)], "v1").claim(&read(&sick).base, false)
+    };
     assert_eq!(claims(budget(0)), Ok(Vec::new()));
     let mut short = budget(0);
     short.status.current_healthy = 2;
     assert_eq!(claims(short.clone()), Err("pdb".to_owned()));
-    short.spec.unhealthy_pod_eviction_policy = Some("AlwaysAllow".to_owned());
+    short.always_allows_unready = true;
     assert_eq!(claims(short), Ok(Vec::new()));
     // An empty selector selects all pods or none, depending on the API version.
     let mut all = budget(0);
-    all.spec.selector = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector::default());
-    assert!(DisruptionAllowance::new(vec![all.clone()], "v1").claim(&read(&pod(0)), true).is_err());
-    assert_eq!(DisruptionAllowance::new(vec![all], "v1beta1").claim(&read(&pod(0)), true), Ok(Vec::new()));
+    all.pods = Selected::Empty;
+    let claims =
+        |version| DisruptionAllowance::new([Arc::new(all.clone())], version).claim(&read(&pod(0)).base, true);
+    assert!(claims("v1").is_err());
+    assert_eq!(claims("v1beta1"), Ok(Vec::new()));
 }
 
 #[test]
@@ -385,69 +390,12 @@ fn only_how_fast_and_how_long_can_be_changed() {
     assert!(other[0].starts_with("spec.containers: cannot be changed") && other.len() == 2, "{other:?}");
 }
 
-/// Like [`reconcile`], with agents on these nodes only, each ready since this time.
-fn reconcile_with(more: &Value, pods: &[Value], agents: &[(&str, i64)], now: i64) -> Decision {
-    let pods: Vec<Pod> = pods.iter().map(read).collect();
-    let agents = agents.iter().map(|(node, since)| ((*node).to_owned(), at(*since))).collect();
-    let target = target();
-    decide(&rollout(more), RolloutInput { agents: Some(&agents), ..seen(&target, &pods, &[], at(now)) })
-}
-
 #[test]
-fn who_is_reached_by_nobody_is_not_begun_and_is_no_failure() {
-    let mut pods: Vec<_> = (0..4).map(pod).collect();
-    pods[0]["spec"]["nodeName"] = json!("dead");
-    ready(&mut pods[0], false, at(0));
-    pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
-    pods[1]["status"] = json!({"phase": "Pending"});
-    let three = json!({"maxUnavailable": 3});
-    let decision = reconcile_with(&three, &pods, &[("n", -900)], 1);
-    assert_eq!(begun(&decision), ["web-2"], "within what is left of maxUnavailable");
-    let message = &decision.status.message;
-    let names = "waiting for 2 pods that no agent reaches: web-0 (no agent is ready on node dead), web-1 (not scheduled to a node)";
-    assert!(message.contains(names), "{message}");
-    // The others succeed: the rollout waits for the two without a limit.
-    for pod in &mut pods[2..] {
-        say(pod, "Succeeded", None);
-    }
-    let decision = reconcile_with(&three, &pods, &[("n", -900)], 90_000);
+fn a_spec_that_becomes_invalid_ends_the_rollout_with_its_last_counts() {
+    let mut broken = rollout(&json!({"maxUnavailable": "many"}));
+    (broken.before.pods, broken.before.done) = (4, 3);
+    let decision = decide(&broken, seen(&target(), &[], &[], at(5)));
     let status = &decision.status;
-    assert_eq!(
-        (status.phase, status.reason.as_str(), status.failed),
-        (RolloutPhase::Running, "PodsUnreachable", 0)
-    );
-    assert!(begun(&decision).is_empty());
-    // With a deadline it ends then, and names the pods that it waited for.
-    let bounded = json!({"maxUnavailable": 3, "deadlineSeconds": 100});
-    let status = reconcile_with(&bounded, &pods, &[("n", -900)], 100).status;
-    assert_eq!((status.phase, status.reason.as_str()), (RolloutPhase::Failed, "DeadlineExceeded"));
-    assert!(status.message.contains(names), "{}", status.message);
-    // Both agents are reachable again.
-    pods[1]["spec"]["nodeName"] = json!("n");
-    let decision = reconcile_with(&three, &pods, &[("n", -900), ("dead", 90_000)], 90_001);
-    assert_eq!(begun(&decision), ["web-0", "web-1"]);
-    // If agents are not in the cache, only pods without a node count as unreachable.
-    pods[1]["spec"].as_object_mut().unwrap().remove("nodeName");
-    assert_eq!(begun(&reconcile(&three, &pods, &[], 1)), ["web-0"]);
-}
-
-#[test]
-fn silence_counts_only_while_an_agent_is_there() {
-    let mut pods = vec![pod(0)];
-    let order = reconcile_with(&json!({}), &pods, &[("n", -900)], 1);
-    apply(&mut pods[0], &order.writes[0]);
-    // Its node died before the agent accepted the request.
-    let decision = reconcile_with(&json!({}), &pods, &[("other", -900)], 500);
-    assert_eq!((decision.writes.len(), decision.status.busy, decision.status.failed), (0, 1, 0));
-    assert!(
-        decision.status.message.contains("web-0 (no agent is ready on node n)"),
-        "{}",
-        decision.status.message
-    );
-    // The agent is back and has its full time to answer.
-    assert_eq!(reconcile_with(&json!({}), &pods, &[("n", 500)], 619).status.failed, 0);
-    assert_eq!(reconcile_with(&json!({}), &pods, &[("n", 500)], 620).status.failures[0].reason, "NoAgent");
-    // The request is withdrawn at the deadline.
-    let late = reconcile_with(&json!({"deadlineSeconds": 100}), &pods, &[("other", -900)], 500);
-    assert!(matches!(late.writes[0].what, What::Recall), "{:?}", late.writes);
+    assert_eq!((status.phase, &*status.reason), (RolloutPhase::Failed, "Invalid"));
+    assert_eq!((status.pods, status.done, status.started_at), (4, 3, Some(at(0))));
 }

@@ -11,13 +11,15 @@ use crate::api::request::Target;
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
+use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
 use crate::podtask::foreign::{ForeignStep, ForeignUpdate};
+use crate::podtask::node_load::NodeLoad;
 use crate::podtask::state::{End, Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
 use crate::podtask::time::whole_seconds;
 use crate::podtask::write::{PodPatch, VersionedRef};
-use crate::workload::action::{Action, Why};
+use crate::workload::action::{Action, Claims, Why};
 use crate::workload::diff::Change;
 use crate::workload::hooks::{self, Gate, HookType};
 use crate::workload::input::{ClaimState, ReconcileInput};
@@ -36,6 +38,10 @@ pub struct Acts {
     pub pre_delete: Vec<HookCondition>,
     /// Pods that wait for their pre-inplace hook.
     pub pre_inplace: Vec<HookCondition>,
+    /// Names of the `PodDisruptionBudget`s that pods wait for.
+    pub budgets: BTreeSet<String>,
+    /// When the next entry at a `PodDisruptionBudget` is to be renewed, or a budget is to be read again.
+    pub requeue_at: Option<Timestamp>,
     /// Why a `HookRun` cannot be created or a pod cannot get its claim, if so, and for which purpose.
     pub problem: Option<(Purpose, String)>,
 }
@@ -44,8 +50,15 @@ pub struct Acts {
 pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<'a>) -> Acts {
     let pool: Vec<_> =
         input.views.iter().filter(|view| !scaling.leave.contains(view.pod.name.as_str())).collect();
-    let mut planner =
-        Planner { input, spare: spare(input, &pool), keys: BTreeSet::new(), acts: Acts::default() };
+    let mut planner = Planner {
+        input,
+        spare: spare(input, &pool),
+        disruptions: input.disruptions(),
+        load: input.node_load(),
+        keys: BTreeSet::new(),
+        acts: Acts { budgets: picks.budgets.clone(), ..Acts::default() },
+    };
+    planner.renew_claims();
     planner.clear(scaling);
     for view in &input.views {
         let name = view.pod.name.as_str();
@@ -63,6 +76,9 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
     planner.ensure_claims(scaling);
     planner.create_pods(scaling);
     planner.delete_runs();
+    if !planner.acts.budgets.is_empty() {
+        planner.at(later(input.now, ASK_AGAIN));
+    }
     planner.acts
 }
 
@@ -70,13 +86,17 @@ struct Planner<'s, 'a> {
     input: &'s ReconcileInput<'a>,
     /// How many available pods may still become unavailable.
     spare: Budget,
+    /// What the `PodDisruptionBudget`s allow.
+    disruptions: DisruptionAllowance,
+    /// The requests in progress by node.
+    load: NodeLoad<'a>,
     /// Pod uid and key of the open tasks: their `HookRun`s are kept.
     keys: BTreeSet<(String, String)>,
     acts: Acts,
 }
 
-impl Planner<'_, '_> {
-    fn pod(&mut self, view: &PodView<'_>, wanted: Option<Wanted<'_>>, relabel: bool) {
+impl<'a> Planner<'_, 'a> {
+    fn pod(&mut self, view: &PodView<'a>, wanted: Option<Wanted<'_>>, relabel: bool) {
         let task = view.pod.task.as_ref();
         match (&view.task_state, task, wanted) {
             (TaskState::Waiting, Some(task), Some(wanted)) if wanted.is(task) => {
@@ -122,7 +142,7 @@ impl Planner<'_, '_> {
     }
 
     /// Gives the pod a new task.
-    fn give(&mut self, view: &PodView<'_>, wanted: Wanted<'_>) {
+    fn give(&mut self, view: &PodView<'a>, wanted: Wanted<'_>) {
         let task = PodTask {
             purpose: wanted.purpose,
             target: wanted.target.to_owned(),
@@ -130,21 +150,29 @@ impl Planner<'_, '_> {
             at: whole_seconds(self.input.now),
             stage: Stage::Chosen,
             seconds: 0,
+            claims: Vec::new(),
             note: String::new(),
         };
         self.proceed(view, &task, true);
     }
 
     /// Advances a task as far as its gate and the budget allow.
-    fn proceed(&mut self, view: &PodView<'_>, task: &PodTask, fresh: bool) {
+    fn proceed(&mut self, view: &PodView<'a>, task: &PodTask, fresh: bool) {
         let input = self.input;
         self.keys.insert((view.pod.uid.clone(), task.key()));
         let hook = hooks::of(input.spec, task.purpose);
         let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod), input.templates);
-        let allowed = task.purpose == Purpose::ScaleIn || self.spare.allows(view.available);
+        let has_room = task.deletes() || input.has_room(&self.load, view);
+        let allowed = task.purpose == Purpose::ScaleIn || has_room && self.spare.allows(view.available);
         if gate == Gate::Open && allowed {
-            self.spare.spend(view.available);
-            return self.execute(view, task);
+            match self.claim(view, task) {
+                Ok(claims) => {
+                    self.spare.spend(view.available);
+                    self.load.add(view.pod.node.as_deref().filter(|_| !task.deletes()));
+                    return self.execute(view, &PodTask { claims, ..task.clone() });
+                }
+                Err(budget) => drop(self.acts.budgets.insert(budget)),
+            }
         }
         if fresh {
             let mut patch = PodPatch::default();
@@ -169,6 +197,35 @@ impl Planner<'_, '_> {
                 }
             }
         }
+    }
+
+    /// The `PodDisruptionBudget`s to claim at before the task touches the pod; the name of one that does not allow it.
+    /// A pod that is not Ready is exempt.
+    fn claim(&mut self, view: &PodView<'_>, task: &PodTask) -> Result<Vec<String>, String> {
+        if task.deletes() || !view.ready {
+            return Ok(Vec::new());
+        }
+        self.disruptions.claim(view.pod, true)
+    }
+
+    /// Entries lapse after two minutes, and an update may take longer.
+    fn renew_claims(&mut self) {
+        let input = self.input;
+        for view in input.views.iter().filter(|view| matches!(view.task_state, TaskState::Busy { .. })) {
+            let Some(task) = view.pod.task.as_ref().filter(|task| task.stage.is_live()) else { continue };
+            let (due, next) = self.disruptions.due(view.pod, &task.claims, input.now);
+            for budget in due {
+                self.acts.actions.push(Action::RenewClaim { budget, pod: view.pod.name.clone() });
+            }
+            if let Some(next) = next {
+                self.at(next);
+            }
+        }
+    }
+
+    fn at(&mut self, time: Timestamp) {
+        let again = &mut self.acts.requeue_at;
+        *again = Some(again.map_or(time, |earlier| earlier.min(time)));
     }
 
     fn report_waiting(&mut self, view: &PodView<'_>, task: &PodTask) {
@@ -245,7 +302,14 @@ impl Planner<'_, '_> {
 
     /// Writes `task` on the pod, with the annotations that belong to its stage.
     fn patch(&mut self, view: &PodView<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
-        let text = serde_json::to_string(task).unwrap_or_default();
+        let mut task = task.clone();
+        let claims = match task.stage {
+            _ if task.claims.is_empty() => Claims::None,
+            Stage::Ordered => Claims::Claim(task.claims.clone()),
+            Stage::Chosen | Stage::Recalled => Claims::None,
+            _ => Claims::Release(std::mem::take(&mut task.claims)),
+        };
+        let text = serde_json::to_string(&task).unwrap_or_default();
         let annotations = workload_key::task_annotations(&text);
         patch.annotations.extend(annotations.map(|(key, value)| (key, Some(value))));
         let over = !matches!(task.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
@@ -258,11 +322,13 @@ impl Planner<'_, '_> {
                 patch.withdraw(view.pod, &last);
             }
         }
-        self.write(view, patch, why);
+        let pod = VersionedRef::of(view.pod);
+        self.acts.actions.push(Action::PatchPod { pod, patch, why, claims });
     }
 
     fn write(&mut self, view: &PodView<'_>, patch: PodPatch, why: Why) {
-        self.acts.actions.push(Action::PatchPod { pod: VersionedRef::of(view.pod), patch, why });
+        let pod = VersionedRef::of(view.pod);
+        self.acts.actions.push(Action::PatchPod { pod, patch, why, claims: Claims::None });
     }
 
     /// What a bk-bcs operator would have written with the images: the labels and annotations of the template, and

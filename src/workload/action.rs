@@ -49,6 +49,15 @@ pub enum Action {
         patch: PodPatch,
         /// The purpose; it selects the event.
         why: Why,
+        /// What to do at `PodDisruptionBudget`s before the patch.
+        claims: Claims,
+    },
+    /// Write the entry of a pod at a `PodDisruptionBudget` again, before it lapses.
+    RenewClaim {
+        /// Name of the budget.
+        budget: String,
+        /// Name of the pod.
+        pod: String,
     },
     /// Write the condition of the readiness gate that a bk-bcs operator has closed.
     SetGate {
@@ -68,6 +77,18 @@ pub enum Action {
     ClearRetry,
     /// Record an event that belongs to no write.
     Report(Event),
+}
+
+/// What a write on a pod does at `PodDisruptionBudget`s, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Claims {
+    /// Nothing.
+    #[default]
+    None,
+    /// Claim a disruption of the pod; without all claims the pod is not patched.
+    Claim(Vec<String>),
+    /// Remove the pod's entries.
+    Release(Vec<String>),
 }
 
 /// The purpose of a write on a pod.
@@ -177,6 +198,7 @@ impl Action {
             Self::Report(event) => return Some(event.clone()),
             Self::WriteRevision(..)
             | Self::DeleteRevision(_)
+            | Self::RenewClaim { .. }
             | Self::DeleteRun(_)
             | Self::SetPaused(_)
             | Self::ClearRetry => return None,

@@ -5,10 +5,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::game_deployment::{GameDeployment, UpdateType};
-use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::game_stateful_set::{GameStatefulSet, PodManagementPolicy};
 use crate::api::pod_template::PodTemplate;
+use crate::api::priority::PriorityKey;
 use crate::api::workload::Canary;
 use crate::podtask::amount::Amount;
+use crate::podtask::priority;
 use crate::podtask::selector;
 use crate::workload::diff::Change;
 use crate::workload::spec::WorkloadSpec;
@@ -24,6 +26,7 @@ pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<Str
     problems.amount("spec.updateStrategy.maxSurge", &update.max_surge);
     problems.amount("spec.scaleStrategy.createBatch", &spec.scale_strategy.create_batch);
     problems.canary(update.canary.as_ref());
+    problems.priority(&update.priority);
     if let Some(old) = old {
         problems.unchanged("spec.selector", old.spec.selector == spec.selector);
         problems.change(&WorkloadSpec::of_deployment(old), &WorkloadSpec::of_deployment(new));
@@ -44,6 +47,13 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
     }
     problems.amount("spec.scaleStrategy.createBatch", &spec.scale_strategy.create_batch);
     problems.canary(update.canary.as_ref());
+    problems.priority(&update.priority);
+    if !update.priority.is_empty() && spec.pod_management_policy == PodManagementPolicy::OrderedReady {
+        problems.add(
+            "spec.updateStrategy.priority: needs spec.podManagementPolicy: Parallel; OrderedReady updates by ordinal"
+                .to_owned(),
+        );
+    }
     for (at, claim) in spec.volume_claim_templates.iter().enumerate() {
         if let Err(error) = claim.typed() {
             problems.add(format!("spec.volumeClaimTemplates[{at}]: not a volume claim: {error}"));
@@ -99,6 +109,10 @@ impl Problems {
             Ok(_) => {}
             Err(error) => self.add(format!("{field}: {error}")),
         }
+    }
+
+    fn priority(&mut self, keys: &[PriorityKey]) {
+        self.0.extend(priority::problems("spec.updateStrategy.priority", keys));
     }
 
     fn canary(&mut self, canary: Option<&Canary>) {

@@ -59,7 +59,8 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     prefetch::add(&input, &survey, &scaling.leave, &mut acts.actions);
 
     let report = report(&input, before, &found, &step, &survey, &scaling, &acts);
-    let requeue_at = act::requeue_at(&input).into_iter().chain(step.requeue_at).min();
+    let times = [act::requeue_at(&input), acts.requeue_at, step.requeue_at];
+    let requeue_at = times.into_iter().flatten().min();
     Decision { actions: actions(&input, objects, &found, acts, step), report: Some(report), requeue_at }
 }
 
@@ -185,8 +186,8 @@ fn report(
         Some((reason, message)) => report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now),
         None => report.set_condition(UPDATE_FAILED, false, "NoFailure", "", now),
     }
-    let (going, reason, message) =
-        status::progress(input, survey, step.held, update_failure, &|held| reached(input, held));
+    let progress = status::progress(input, survey, step.held, update_failure, &|held| reached(input, held));
+    let (going, reason, message) = update::with_budgets(input, &acts.budgets, progress);
     report.set_condition(PROGRESSING, going, reason, message, now);
     report
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::status::{Phase, Status, Step};
+use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
 use crate::workload::action::Action;
 use crate::workload::decide::{Decision, decide};
@@ -111,6 +112,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         uid: format!("uid-{name}"),
         version: "1".to_owned(),
         created: at(-1000),
+        labels: [("app".to_owned(), "web".to_owned())].into(),
         label: revision.name.clone(),
         instance: name.rsplit('-').next().unwrap().to_owned(),
         index: None,
@@ -158,6 +160,7 @@ pub(crate) struct Sight {
     pub(crate) nodes: Nodes,
     pub(crate) claims: Claims,
     pub(crate) taken: BTreeSet<String>,
+    pub(crate) disruptions: DisruptionAllowance,
     pub(crate) before: Report,
     pub(crate) now: Timestamp,
 }
@@ -172,6 +175,7 @@ pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
         nodes: Nodes::new(),
         claims: Claims::new(),
         taken: BTreeSet::new(),
+        disruptions: DisruptionAllowance::default(),
         before: Report::default(),
         now: at(0),
     }
@@ -194,6 +198,7 @@ impl Sight {
             nodes: &self.nodes,
             claims: &self.claims,
             taken: &self.taken,
+            disruptions: &self.disruptions,
             now: self.now,
         }
     }

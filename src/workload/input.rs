@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::api::pod_template::PodTemplate;
+use crate::podtask::disruption::DisruptionAllowance;
+use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::Pod;
+use crate::podtask::state::TaskState;
 use crate::workload::hooks::{self, HookTemplates, Run};
 use crate::workload::order::Nodes;
 use crate::workload::revision::{Record, Revision};
@@ -43,6 +46,8 @@ pub struct CachedObjects<'a> {
     pub claims: &'a Claims,
     /// Names of pods that the workload does not own and that block names of its pods.
     pub taken: &'a BTreeSet<String>,
+    /// The `PodDisruptionBudget`s of the workload's namespace; only updates in place use them.
+    pub disruptions: &'a DisruptionAllowance,
     /// The time of the reconcile.
     pub now: Timestamp,
 }
@@ -75,6 +80,8 @@ pub struct ReconcileInput<'a> {
     pub claims: &'a Claims,
     /// Names that other objects have taken.
     pub taken: &'a BTreeSet<String>,
+    /// The `PodDisruptionBudget`s as they were read.
+    disruptions: &'a DisruptionAllowance,
     /// The time of the reconcile.
     pub now: Timestamp,
 }
@@ -112,6 +119,7 @@ impl<'a> ReconcileInput<'a> {
             nodes: objects.nodes,
             claims: objects.claims,
             taken: objects.taken,
+            disruptions: objects.disruptions,
             now: objects.now,
         }
     }
@@ -129,6 +137,31 @@ impl<'a> ReconcileInput<'a> {
     /// The `HookRun`s of a pod.
     pub fn runs_of(&self, pod: &Pod) -> &[&'a Run] {
         self.runs.get(pod.uid.as_str()).map_or(&[], Vec::as_slice)
+    }
+
+    /// The requests in progress by node, those of other clients included.
+    pub fn node_load(&self) -> NodeLoad<'a> {
+        let busy = |view: &&PodView<'_>| matches!(view.task_state, TaskState::Busy { .. }) || view.is_taken();
+        NodeLoad::of(self.views.iter().filter(busy).map(|view| view.pod.node.as_deref()))
+    }
+
+    /// True when the node of `view` can get one more request beside this load.
+    pub fn has_room(&self, load: &NodeLoad<'_>, view: &PodView<'_>) -> bool {
+        let node = view.pod.node.as_deref();
+        load.has_room(node, node.and_then(|node| self.nodes.get(node)).and_then(|node| node.at_once))
+    }
+
+    /// What the `PodDisruptionBudget`s allow: as they were read, less the pods in progress that they no longer count
+    /// as disrupted.
+    pub fn disruptions(&self) -> DisruptionAllowance {
+        let mut allowance = self.disruptions.clone();
+        let busy = |view: &&PodView<'_>| view.ready && matches!(view.task_state, TaskState::Busy { .. });
+        for view in self.views.iter().filter(busy) {
+            if let Some(task) = &view.pod.task {
+                allowance.deduct(view.pod, &task.claims);
+            }
+        }
+        allowance
     }
 
     /// The whole template of a revision.

@@ -1,7 +1,8 @@
 //! Random workloads in a simulated cluster: pods that start, break and fail; agents that answer, refuse or are
 //! missing; hooks; users who change the spec; controllers that are killed between two writes.
 //!
-//! Invariants at every reconcile: no more tasks than the budget; no pod taken that the budget does not allow; no pod
+//! Invariants at every reconcile: no more tasks than the budget; no more updates in place of Ready pods than the
+//! `PodDisruptionBudget` allows; no pod taken that the budget does not allow; no pod
 //! touched before its gate has passed; no healthy pod deleted without need. When the cluster comes to rest, the
 //! workload is as its spec says.
 
@@ -45,6 +46,8 @@ enum Move {
     Pause(bool),
     /// The user asks for a retry of what failed.
     Retry,
+    /// The user creates a `PodDisruptionBudget` that demands this many Ready pods.
+    Budget(u8),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +83,7 @@ fn moves() -> impl Strategy<Value = Move> {
         1 => (0..6_u8).prop_map(Move::Partition),
         1 => any::<bool>().prop_map(Move::Pause),
         1 => Just(Move::Retry),
+        1 => (0..5_u8).prop_map(Move::Budget),
     ]
 }
 

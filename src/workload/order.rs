@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -10,12 +11,16 @@ use crate::podtask::state::TaskState;
 use crate::workload::view::PodView;
 
 /// What the cache holds of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Node {
     /// The deletion cost of pods on this node.
     pub cost: Option<f64>,
     /// False when the node does not report: its kubelet is unreachable.
     pub ready: bool,
+    /// How many requests the agent of the node carries out at once; `None`: unknown.
+    pub at_once: Option<usize>,
+    /// Labels of the node.
+    pub labels: Arc<BTreeMap<String, String>>,
 }
 
 /// Nodes by name.

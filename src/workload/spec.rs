@@ -14,6 +14,7 @@ use crate::api::game_stateful_set::{
     GameStatefulSet, GameStatefulSetSpec, PodManagementPolicy, RollingUpdate,
 };
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
+use crate::api::priority::PriorityKey;
 use crate::api::workload::{Canary, ContainerOrder, HookStrategy, WorkloadHook};
 use crate::api::workload_key;
 use crate::podtask::amount::{Amount, Bounds};
@@ -109,6 +110,8 @@ pub struct Update {
     pub order: ContainerOrder,
     /// The canary steps.
     pub canary: Option<Canary>,
+    /// The keys of the order of pods. Not used for pods that are updated one after the other by ordinal.
+    pub priority: Vec<PriorityKey>,
     /// True when a change that cannot be made in place may recreate pods.
     pub fallback: bool,
     /// How many failed pods stop an update, if given.
@@ -288,6 +291,7 @@ impl<'a> About<'a> {
             prefetch: strategy.in_place_update_strategy.prefetch,
             order: strategy.in_place_update_strategy.policy,
             canary: strategy.canary,
+            priority: strategy.priority,
             fallback: self.has_annotation(workload_key::FALLBACK, "Recreate"),
             threshold: threshold.and_then(|text| Amount::parse(text).ok()),
             retry: self.annotations.contains_key(workload_key::RETRY),
@@ -319,6 +323,7 @@ fn same(spec: GameStatefulSetSpec) -> GameDeploymentSpec {
             paused: update.paused,
             in_place_update_strategy: update.in_place_update_strategy,
             canary: update.canary,
+            priority: update.priority,
         },
         pre_delete_update_strategy: spec.pre_delete_update_strategy,
         pre_inplace_update_strategy: spec.pre_inplace_update_strategy,

@@ -3,14 +3,20 @@
 //! Two limits hold at any time. At most `maxUnavailable` pods, plus one for each pod beyond `replicas`, have an
 //! update task. An available pod gets one only if `replicas - maxUnavailable` pods are available without it. A pod
 //! that is not available is exempt, so that broken pods never block their own repair.
+//!
+//! An update in place of a Ready pod also needs what the `PodDisruptionBudget`s of the pod allow, as an eviction does.
+//! Deletions do not: Kubernetes' own controllers ignore budgets as well when they delete pods.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::game_deployment::UpdateType;
 use crate::podtask::budget::Budget;
+use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::foreign::ForeignStep;
+use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::PodPhase;
+use crate::podtask::priority::{Group, group};
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
@@ -40,6 +46,11 @@ impl<'a> Wanted<'a> {
         Self::new(Purpose::ScaleIn, "")
     }
 
+    /// True when the pod is updated in place.
+    fn is_in_place(&self) -> bool {
+        matches!(self.purpose, Purpose::InPlace | Purpose::HotPatch)
+    }
+
     /// True when `task` has the same purpose and target.
     pub fn is(&self, task: &PodTask) -> bool {
         task.purpose == self.purpose && task.target == self.target
@@ -53,6 +64,8 @@ pub struct Picks<'a> {
     pub tasks: BTreeMap<&'a str, Wanted<'a>>,
     /// Names of pods that only get labels and annotations.
     pub relabel: BTreeSet<&'a str>,
+    /// Names of the `PodDisruptionBudget`s that keep pods from being picked.
+    pub budgets: BTreeSet<String>,
 }
 
 /// Picks the pods. Those in `leave` are excluded.
@@ -67,6 +80,10 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
         if let (Some(task), Some(wanted)) = (view.live(), allocation.wanted(view))
             && wanted.is(task)
         {
+            // Whether the budgets allow it now is decided when its hook has passed.
+            if wanted.is_in_place() && view.ready {
+                let _ = allocation.disruptions.claim(view.pod, true);
+            }
             allocation.allocate(view, wanted);
         }
     }
@@ -76,14 +93,41 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSe
         .filter(|view| view.task_state == TaskState::Over && may_begin(input, view))
         .collect();
     next.sort_by(|one, other| order_of_update(input, one, other));
+    let current = current_group(input, survey);
+    let waits = |view: &PodView<'_>| {
+        // A pod that goes back to its own revision belongs to no group.
+        !allocation.is_held(view) && current.as_ref().is_some_and(|current| group_of(input, view) != *current)
+    };
+    let next: Vec<_> = next.into_iter().filter(|view| !waits(view)).collect();
     for view in next {
         match allocation.wanted(view) {
-            Some(wanted) if allocation.budget.allows(view.available) => allocation.allocate(view, wanted),
+            Some(wanted) if allocation.budget.allows(view.available) => allocation.begin(view, wanted),
             Some(_) => {}
             None => allocation.relabel(view),
         }
     }
     allocation.picks
+}
+
+/// The group of a pod by the keys of `priority`.
+fn group_of(input: &ReconcileInput<'_>, view: &PodView<'_>) -> Group {
+    let node = view.pod.node.as_ref().and_then(|node| input.nodes.get(node));
+    group(&input.spec.update.priority, view.pod, node.map(|node| node.labels.as_ref()))
+}
+
+/// The first group with a pod that is still to be updated; `None` without keys. A pod whose task failed or that no
+/// agent accepted holds up no other group.
+fn current_group(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Group> {
+    if input.spec.update.priority.is_empty() || input.spec.stateful().is_some_and(|set| set.ordered) {
+        return None;
+    }
+    let update = input.update_name();
+    let pending = |view: &&PodView<'_>| {
+        matches!(survey.route(view), Route::PodTask(_))
+            && survey.is_eligible(input, view)
+            && view.last_failure(update).is_none()
+    };
+    input.views.iter().filter(pending).map(|view| group_of(input, view)).min()
 }
 
 /// The remaining budget while pods are picked.
@@ -97,6 +141,10 @@ struct Allocation<'s, 'a> {
     allowance: usize,
     /// How many more tasks may begin, and on how many available pods.
     budget: Budget,
+    /// What the `PodDisruptionBudget`s allow.
+    disruptions: DisruptionAllowance,
+    /// The requests in progress by node.
+    load: NodeLoad<'a>,
 }
 
 impl<'s, 'a> Allocation<'s, 'a> {
@@ -121,6 +169,8 @@ impl<'s, 'a> Allocation<'s, 'a> {
             all_held: old <= survey.held,
             allowance,
             budget: Budget { tasks: limit.saturating_sub(busy().count()), ..spare(input, pool) },
+            disruptions: input.disruptions(),
+            load: input.node_load(),
         }
     }
 
@@ -139,11 +189,35 @@ impl<'s, 'a> Allocation<'s, 'a> {
         }
     }
 
+    /// Gives `view` a new task if the `PodDisruptionBudget`s and the budget allow it. A pod that is being evicted gets
+    /// none.
+    fn begin(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
+        if wanted.is_in_place() && !self.input.has_room(&self.load, view) {
+            return;
+        }
+        if self.has_room(view) && wanted.is_in_place() && view.ready {
+            if self.disruptions.is_disrupted(view.pod) {
+                return;
+            }
+            if let Err(budget) = self.disruptions.claim(view.pod, true) {
+                self.picks.budgets.insert(budget);
+                return;
+            }
+        }
+        self.allocate(view, wanted);
+    }
+
+    /// True when one more task may begin, within the partition.
+    fn has_room(&self, view: &PodView<'_>) -> bool {
+        self.budget.tasks > 0 && (self.is_held(view) || self.allowance > 0)
+    }
+
     /// Gives `view` its task if the budget allows it.
     fn allocate(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
         let held = self.is_held(view);
-        if self.budget.tasks > 0 && (held || self.allowance > 0) {
+        if self.has_room(view) {
             self.picks.tasks.insert(&view.pod.name, wanted);
+            self.load.add(view.pod.node.as_deref().filter(|_| wanted.is_in_place()));
             self.allowance = self.allowance.saturating_sub(usize::from(!held));
             self.budget.spend(view.available);
         }
@@ -197,6 +271,22 @@ pub(super) fn order_of_update(
     }
     let ordinal = |view: &PodView<'_>| view.pod.ordinal(&input.spec.name);
     base.then_with(|| one.available.cmp(&other.available)).then_with(|| ordinal(other).cmp(&ordinal(one)))
+}
+
+/// The progress of an update, with the `PodDisruptionBudget`s that it waits for while no pod is in progress.
+pub fn with_budgets(
+    input: &ReconcileInput<'_>,
+    budgets: &BTreeSet<String>,
+    progress: (bool, &'static str, String),
+) -> (bool, &'static str, String) {
+    let (going, reason, message) = progress;
+    let busy = input.views.iter().any(|view| matches!(view.task_state, TaskState::Busy { .. }));
+    if budgets.is_empty() || reason != "Updating" {
+        return (going, reason, message);
+    }
+    let names: Vec<_> = budgets.iter().map(String::as_str).collect();
+    let message = format!("{message}, waiting for PodDisruptionBudget {}", names.join(", "));
+    (going, if busy { reason } else { "PodDisruptionBudget" }, message)
 }
 
 /// How many available pods in `pool` may still become unavailable, whatever the number of tasks. A pod whose request

@@ -16,6 +16,7 @@ use crate::{
     agent::Agent,
     cluster::Cluster,
     hook_runs::measurements::published_server,
+    rolled::budget::{self, Budget},
     support::{http_server::HttpServer, parts::Parts, wait::eventually_slowly},
 };
 
@@ -43,6 +44,7 @@ fn workloads_are_brought_about() {
             assert_eq!(controller.metric(counted).to_string(), "5", "{counted:?}");
         }
     });
+    parts.run("a disruption budget", || an_update_in_place_respects_a_disruption_budget(cluster));
     parts.run("a GameStatefulSet", || {
         a_game_stateful_set_is_updated_from_its_highest_ordinal_down_to_the_partition(cluster);
     });
@@ -103,6 +105,32 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster: &Clust
         "the youngest leave: {:?}",
         fixture.pods().keys()
     );
+    fixture.delete();
+}
+
+/// The budget is stricter than `maxUnavailable`; the disruption controller of the cluster computes its status.
+fn an_update_in_place_respects_a_disruption_budget(cluster: &Cluster) {
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "budgeted" };
+    let spec = json!({"replicas": 3, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 3}});
+    fixture.apply(&object("GameDeployment", "budgeted", &spec));
+    fixture.until("three pods are Ready", |status| status["readyReplicas"] == 3);
+    let least = |least: u32| {
+        let budget = json!({"apiVersion": budget::interface(cluster), "kind": "PodDisruptionBudget",
+            "metadata": {"name": "budgeted", "namespace": "default"},
+            "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": "budgeted"}}}});
+        cluster.apply(&budget.to_string());
+    };
+    least(3);
+    let budget = Budget::watch(cluster, "budgeted", 3);
+    fixture.image("lab/app:v2");
+    fixture.until("it waits for the budget", |status| {
+        condition(status, "Progressing")["reason"] == "PodDisruptionBudget"
+    });
+    least(2);
+    fixture.until("three pods are updated", |status| is_complete(status, 3));
+    budget.was_never_broken(2);
+    let left = cluster.kubectl(&["get", "pdb", "budgeted", "-o", "jsonpath={.status.disruptedPods}"]);
+    assert!(left.is_empty() || left == "{}", "an entry is left: {left}");
     fixture.delete();
 }
 

@@ -85,6 +85,7 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
         containers: containers.collect(),
         max_unavailable: share(&flags.max_unavailable, quarter()),
         partition: share(&flags.partition, IntOrString::Int(0)),
+        priority: Vec::new(),
         paused: flags.paused,
         failure_threshold: share(&flags.failure_threshold, IntOrString::Int(1)),
         allow_template_drift: flags.allow_template_drift,

@@ -3,7 +3,6 @@
 //!
 //! Must not decide anything: whatever is not done is decided again by the next reconciliation.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::FutureExt as _;
@@ -11,17 +10,17 @@ use futures_util::stream::{self, StreamExt as _};
 
 use crate::api::status::Status;
 use crate::cluster::error::{Class, Error};
+use crate::controller::disruptions::Claims;
 use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::cache::{Key, TargetPods};
+use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::state::Stage;
 use crate::podtask::write::VersionedRef;
-use crate::process::clock;
 use crate::process::log::chain;
 use crate::rollout::decide::{Decision, What, Write};
 use crate::rollout::desired::Rollout;
-use crate::rollout::disruption::{Disruption, DisruptionAllowance};
 
 /// Writes at the same time.
 const AT_ONCE: usize = 8;
@@ -32,7 +31,7 @@ pub(super) struct Applier<'a> {
     key: &'a Key,
     rollout: &'a Rollout,
     pods: &'a TargetPods,
-    budgets: Budgets<'a>,
+    claims: Claims<'a>,
     /// At least one object was not in the observed state.
     stale: bool,
     failure: Option<String>,
@@ -46,16 +45,16 @@ impl<'a> Applier<'a> {
         rollout: &'a Rollout,
         pods: &'a TargetPods,
         allowance: &'a DisruptionAllowance,
-        version: &'static str,
+        wrote: &'a (dyn Fn(Result<(), &Error>) + Send + Sync),
     ) -> Self {
-        let budgets = Budgets::new(context, &key.namespace, version, allowance);
-        Self { context, key, rollout, pods, budgets, stale: false, failure: None, unconfirmed: Vec::new() }
+        let claims = Claims::new(&context.disruptions, &key.namespace, allowance, wrote);
+        Self { context, key, rollout, pods, claims, stale: false, failure: None, unconfirmed: Vec::new() }
     }
 
     /// Applies the whole decision. A failed write does not stop the others.
     pub(super) async fn carry_out(&mut self, decision: &Decision) {
         for (budget, pod) in &decision.renewals {
-            let done = self.budgets.renew(budget, pod).await;
+            let done = self.claims.renew(budget, pod).await;
             self.note(None, done);
         }
         // Writes that claim or release budgets are applied one by one: each changes the version that is the
@@ -94,16 +93,16 @@ impl<'a> Applier<'a> {
         let pod = &write.pod.name;
         match &write.what {
             What::Begin(claims) => {
-                self.budgets.claim(claims, pod).await?;
+                self.claims.claim(claims, pod).await?;
                 let done = patch(self.context, self.key, self.pods, write).await;
                 if done.as_ref().is_err_and(|error| error.class() != Class::Away) {
                     // The pod's task did not start: nothing may wait for its disruption.
-                    self.budgets.release(claims, pod).await?;
+                    self.claims.release(claims, pod).await?;
                 }
                 done
             }
             What::End(_, claims) => {
-                self.budgets.release(claims, pod).await?;
+                self.claims.release(claims, pod).await?;
                 patch(self.context, self.key, self.pods, write).await
             }
             What::Recall => patch(self.context, self.key, self.pods, write).await,
@@ -143,76 +142,6 @@ impl<'a> Applier<'a> {
 /// Patches a pod, and puts the answer into the cache.
 async fn patch(context: &Context, key: &Key, cached: &TargetPods, write: &Write) -> Result<(), Error> {
     let done = pods::patch(&context.server, &key.namespace, &cached.store, &write.pod, &write.patch).await;
-    context.metrics.wrote("pod", &done);
+    context.metrics.wrote("pod", &done.as_ref());
     done
-}
-
-/// The `PodDisruptionBudget`s, each in the version that the last write on it returned.
-pub(super) struct Budgets<'a> {
-    context: &'a Context,
-    namespace: &'a str,
-    version: &'static str,
-    allowance: &'a DisruptionAllowance,
-    newer: HashMap<String, Disruption>,
-}
-
-impl<'a> Budgets<'a> {
-    pub(super) fn new(
-        context: &'a Context,
-        namespace: &'a str,
-        version: &'static str,
-        allowance: &'a DisruptionAllowance,
-    ) -> Self {
-        Self { context, namespace, version, allowance, newer: HashMap::new() }
-    }
-
-    fn now(&self, name: &str) -> Option<Disruption> {
-        self.newer.get(name).or_else(|| self.allowance.get(name)).cloned()
-    }
-
-    /// Claims all budgets or none: if one claim fails, those made before are released.
-    async fn claim(&mut self, names: &[String], pod: &str) -> Result<(), Error> {
-        for (at, name) in names.iter().enumerate() {
-            let Some(budget) = self.now(name) else { continue };
-            let place = (self.version, self.namespace);
-            let done = self.context.server.claim_disruption(place, &budget, pod, clock::now()).await;
-            self.context.metrics.wrote("budget", &done);
-            match done {
-                Ok(newer) => drop(self.newer.insert(name.clone(), newer)),
-                Err(error) => {
-                    self.release(&names[..at], pod).await?;
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes the entry of `pod` from the budgets that have one.
-    pub(super) async fn release(&mut self, names: &[String], pod: &str) -> Result<(), Error> {
-        for name in names {
-            let has = |budget: &Disruption| budget.status.disrupted_pods.contains_key(pod);
-            let Some(budget) = self.now(name).filter(has) else { continue };
-            self.entry(name, &budget, pod, false).await?;
-        }
-        Ok(())
-    }
-
-    async fn renew(&mut self, name: &str, pod: &str) -> Result<(), Error> {
-        let Some(budget) = self.now(name) else { return Ok(()) };
-        self.entry(name, &budget, pod, true).await
-    }
-
-    async fn entry(&mut self, name: &str, budget: &Disruption, pod: &str, there: bool) -> Result<(), Error> {
-        let at = there.then(clock::now);
-        let done = self.context.server.note_disruption((self.version, self.namespace), budget, pod, at).await;
-        self.context.metrics.wrote("budget", &done);
-        match done {
-            Ok(newer) => drop(self.newer.insert(name.to_owned(), newer)),
-            // A budget that is gone restricts nothing.
-            Err(error) if error.class() == Class::Gone => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
 }

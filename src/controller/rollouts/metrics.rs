@@ -85,7 +85,7 @@ impl Metrics {
         }
     }
 
-    pub(super) fn wrote<T>(&self, object: &'static str, how: &Result<T, Error>) {
+    pub(super) fn wrote<T>(&self, object: &'static str, how: &Result<T, &Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),
             Err(error) => format!("{:?}", error.class()),

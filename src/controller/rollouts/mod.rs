@@ -25,7 +25,9 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::agents::Agents;
 use crate::cluster::server::Server;
 use crate::controller::Common;
+use crate::controller::disruptions::Disruptions;
 use crate::controller::events::Events;
+use crate::controller::nodes::NodeCache;
 use crate::controller::reconciler::{self, Changes};
 use crate::controller::rollouts::cache::{Key, Rollouts};
 use follow::Follows;
@@ -42,17 +44,25 @@ struct Context {
     cache: Rollouts,
     follows: Follows,
     agents: Agents,
+    disruptions: Disruptions,
+    nodes: NodeCache,
     events: Events,
     metrics: Metrics,
 }
 
-pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
+pub(super) async fn run(
+    common: Common,
+    agents: Agents,
+    disruptions: Disruptions,
+    nodes: NodeCache,
+    stop: CancellationToken,
+) {
     let Common { server, identity, rollout_metrics: metrics, .. } = common;
     let cache = Rollouts::watch(&server, &stop);
     let (updates, pods) = mpsc::channel(MAX_CHANGES);
     let follows = Follows::new(server.clone(), updates, stop.clone());
     let events = Events::new(server.clone(), identity);
-    let context = Arc::new(Context { server, cache, follows, agents, events, metrics });
+    let context = Arc::new(Context { server, cache, follows, agents, disruptions, nodes, events, metrics });
     let changes = RolloutChanges { cache: context.cache.clone(), pods, changed: Vec::new() };
     tokio::join!(reconciler::run(&context, changes, &stop), orphans::run(&context, &stop));
 }

@@ -10,14 +10,13 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::error::{Class, Error};
+use crate::controller::disruptions::Claims;
 use crate::controller::pods::patch;
 use crate::controller::rollouts::Context;
-use crate::controller::rollouts::applier::Budgets;
 use crate::controller::rollouts::cache::{Key, TargetPods};
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::rollout::decide::What;
-use crate::rollout::disruption::DisruptionAllowance;
 use crate::rollout::orphan::orphan;
 use crate::rollout::pod::Pod;
 
@@ -84,12 +83,14 @@ async fn close(
     if let What::End(_, claims) = &write.what
         && !claims.is_empty()
     {
-        let served = context.server.disruptions(namespace).await?;
-        let allowance = DisruptionAllowance::new(served.items, served.version);
-        Budgets::new(context, namespace, served.version, &allowance).release(claims, &pod.base.name).await?;
+        let allowance = context.disruptions.allowance(namespace).await?;
+        let count = |done: Result<(), &Error>| context.metrics.wrote("budget", &done);
+        Claims::new(&context.disruptions, namespace, &allowance, &count)
+            .release(claims, &pod.base.name)
+            .await?;
     }
     let done = patch(&context.server, namespace, &pods.store, &write.pod, &write.patch).await;
-    context.metrics.wrote("pod", &done);
+    context.metrics.wrote("pod", &done.as_ref());
     done?;
     tracing::info!(
         "pod {namespace}/{}: closed the record of {key}, which is gone or has ended",

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::api::in_place_rollout::InPlaceRolloutStatus;
+use crate::cluster::agents;
 use crate::cluster::error::Error;
 use crate::controller::pods::confirm;
 use crate::controller::queue::Outcome;
@@ -16,11 +17,14 @@ use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Applier;
 use crate::controller::rollouts::cache::Key;
 use crate::controller::rollouts::follow::Follow;
+use crate::podtask::disruption::DisruptionAllowance;
+use crate::podtask::priority::NodeLabels;
 use crate::podtask::write::VersionedRef;
 use crate::process::clock;
+use crate::rollout::check;
 use crate::rollout::decide::{Decision, RolloutInput, decide};
 use crate::rollout::desired::Rollout;
-use crate::rollout::disruption::DisruptionAllowance;
+use crate::rollout::reach::ReadyAgent;
 use crate::rollout::target::TargetState;
 
 /// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
@@ -34,6 +38,11 @@ impl Reconciler for Context {
         let began = Instant::now();
         let rollout = self.cache.get(key).filter(|rollout| !rollout.deleting);
         let outcome = match &rollout {
+            // Its target may select the pods of others: it is not looked up.
+            Some(rollout) if rollout.is_active() && !check::spec(&rollout.spec).is_empty() => {
+                self.follows.remove(key);
+                end_invalid(self, key, rollout).await
+            }
             Some(rollout) if rollout.is_active() => reconcile_cached(self, key, rollout, unconfirmed).await,
             Some(rollout) => {
                 self.follows.remove(key);
@@ -60,21 +69,29 @@ async fn reconcile_cached(
         // The watch enqueues it again when its cache is current.
         return Ok(Outcome { unconfirmed, ..Outcome::default() });
     }
+    if !rollout.spec.priority.is_empty() && !context.nodes.has_synced() {
+        return Ok(Outcome { again: Some(Duration::from_secs(1)), unconfirmed, ..Outcome::default() });
+    }
     let unconfirmed = confirm(&context.server, &key.namespace, &follow.pods.store, unconfirmed).await;
     if !unconfirmed.is_empty() {
         return Ok(Outcome { failed: true, unconfirmed, ..Outcome::default() });
     }
-    let (mut decision, mut allowance, mut version) = decided(context, rollout, &follow).await?;
+    // A budget that was created before the spec was changed binds from that change on.
+    let newest = rollout.before.observed_generation != rollout.generation;
+    let (mut decision, mut allowance) = decided(context, rollout, &follow, newest).await?;
     let mut follow = follow;
-    if decision.status.phase.is_terminal() || rollout.before.started_at.is_none() {
+    let starts = rollout.before.started_at.is_none();
+    if decision.status.phase.is_terminal() || starts {
         // The start and the end of a rollout must be decided on the target as it is now, not on a cached one.
         follow = context.follows.of(key, rollout, true).await?;
         if !follow.pods.is_current() {
             return Ok(Outcome::default());
         }
-        (decision, allowance, version) = decided(context, rollout, &follow).await?;
+        let newest = starts && decision.status.started_at.is_some();
+        (decision, allowance) = decided(context, rollout, &follow, newest).await?;
     }
-    let mut applier = Applier::new(context, key, rollout, &follow.pods, &allowance, version);
+    let wrote = |done: Result<(), &Error>| context.metrics.wrote("budget", &done);
+    let mut applier = Applier::new(context, key, rollout, &follow.pods, &allowance, &wrote);
     applier.carry_out(&decision).await;
     let Decision { mut status, events, requeue_at, .. } = decision;
     if let Some(error) = applier.failure() {
@@ -102,14 +119,24 @@ async fn decided(
     context: &Context,
     rollout: &Rollout,
     follow: &Follow,
-) -> Result<(Decision, DisruptionAllowance, &'static str), Error> {
-    let budgets = context.server.disruptions(&rollout.namespace).await?;
-    let version = budgets.version;
-    let allowance = DisruptionAllowance::new(budgets.items, version);
+    newest: bool,
+) -> Result<(Decision, DisruptionAllowance), Error> {
+    let allowance = if newest {
+        context.disruptions.newest(&rollout.namespace).await?
+    } else {
+        context.disruptions.allowance(&rollout.namespace).await?
+    };
     let pods = follow.pods.list();
     let newer = context.cache.newer(rollout);
-    let agents = context.agents.ready_since();
+    let agents = context.agents.by_node().map(|agents| {
+        let agent =
+            |agent: agents::ReadyAgent| ReadyAgent { since: agent.since, at_once: agent.max_operations };
+        agents.into_iter().map(|(node, ready)| (node, agent(ready))).collect()
+    });
+    let on = pods.iter().filter_map(|(_, pod)| pod.base.node.as_deref());
+    let nodes = if rollout.spec.priority.is_empty() { NodeLabels::new() } else { context.nodes.labels(on) };
     let input = RolloutInput {
+        nodes: &nodes,
         target: &follow.target,
         pods: pods.iter().map(|(_, pod)| pod.as_ref()).collect(),
         allowance: allowance.clone(),
@@ -117,12 +144,13 @@ async fn decided(
         agents: agents.as_ref(),
         now: clock::now(),
     };
-    Ok((decide(rollout, input), allowance, version))
+    Ok((decide(rollout, input), allowance))
 }
 
-/// Deletes an ended rollout when its time to live is over.
-async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
+/// The decision about a rollout without its target and pods.
+fn decided_alone(rollout: &Rollout) -> Decision {
     let input = RolloutInput {
+        nodes: &NodeLabels::new(),
         target: &TargetState::Absent,
         pods: Vec::new(),
         allowance: DisruptionAllowance::default(),
@@ -130,7 +158,22 @@ async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outco
         agents: None,
         now: clock::now(),
     };
-    let decision = decide(rollout, input);
+    decide(rollout, input)
+}
+
+/// Ends a rollout whose spec is invalid.
+async fn end_invalid(context: &Context, key: &Key, rollout: &Rollout) -> Result<Outcome, Error> {
+    let decision = decided_alone(rollout);
+    report(context, key, rollout, &decision.status).await?;
+    for event in &decision.events {
+        context.events.report(key.reference(&rollout.uid), event).await;
+    }
+    Ok(Outcome::default())
+}
+
+/// Deletes an ended rollout when its time to live is over.
+async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outcome, Error> {
+    let decision = decided_alone(rollout);
     if decision.delete {
         context.server.delete_rollout(rollout).await?;
     }
@@ -162,7 +205,7 @@ async fn report(
         return Ok(());
     }
     let reported = context.server.rollout_status(&context.cache, rollout, status).await;
-    context.metrics.wrote("status", &reported);
+    context.metrics.wrote("status", &reported.as_ref());
     reported?;
     if status.phase.is_terminal() {
         tracing::info!("{key}: {:?}: {}", status.phase, status.message);

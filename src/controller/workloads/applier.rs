@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::api::hook_run::HookRun;
 use crate::api::{annotation, workload_key};
 use crate::cluster::error::{Class, Error};
+use crate::controller::disruptions::Claims;
 use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::workloads::Context;
@@ -25,7 +26,7 @@ use crate::hook::check::prepare;
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::process::clock;
 use crate::process::log::chain;
-use crate::workload::action::{Action, NewHookRun, Why};
+use crate::workload::action::{self, Action, NewHookRun, Why};
 use crate::workload::new_pod;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision, Write};
@@ -70,6 +71,8 @@ pub(super) struct Applier<'a> {
     pub(super) key: &'a Key,
     pub(super) workload: &'a Workload,
     pods: &'a [PodEntry],
+    /// Claims are made one after the other: each changes the version that is the precondition of the next.
+    claims: tokio::sync::Mutex<Claims<'a>>,
     /// The newest version of the workload that was observed.
     pub(super) version: String,
     /// At least one object was not in the observed state.
@@ -88,12 +91,14 @@ impl<'a> Applier<'a> {
         key: &'a Key,
         workload: &'a Workload,
         pods: &'a [PodEntry],
+        claims: Claims<'a>,
     ) -> Self {
         Self {
             context,
             key,
             workload,
             pods,
+            claims: tokio::sync::Mutex::new(claims),
             version: workload.version.clone(),
             stale: false,
             failure: None,
@@ -209,8 +214,9 @@ impl<'a> Applier<'a> {
             Action::CreateClaim { name, body } => self.create_claim(name, body).await,
             Action::CreatePod { name, body } => self.create_pod(name, body).await,
             Action::DeletePod { pod, why } => self.delete_pod(pod, *why).await,
-            Action::PatchPod { pod, patch, .. } => self.patch_pod(pod, patch).await,
             Action::SetGate { pod, open } => self.set_gate(pod, *open).await,
+            Action::PatchPod { pod, patch, claims, .. } => self.claim_and_patch(pod, patch, claims).await,
+            Action::RenewClaim { budget, pod } => self.renew_claim(budget, pod).await,
             Action::CreateRun(run) => self.create_run(run).await,
             Action::DeleteRun(name) => self.delete_run(name).await,
             Action::SetPaused(paused) => {
@@ -276,6 +282,39 @@ impl<'a> Applier<'a> {
             Err(error) => return Err(not(&error, pod)),
         }
         Ok(Done::Written)
+    }
+
+    async fn claim_and_patch(
+        &self,
+        pod: &VersionedRef,
+        patch: &PodPatch,
+        claims: &action::Claims,
+    ) -> Result<Done, Not> {
+        let name = &pod.name;
+        match claims {
+            action::Claims::None => self.patch_pod(pod, patch).await,
+            action::Claims::Release(budgets) => {
+                let released = self.claims.lock().await.release(budgets, name).await;
+                released.map_err(|error| plain(&error))?;
+                self.patch_pod(pod, patch).await
+            }
+            action::Claims::Claim(budgets) => {
+                let claimed = self.claims.lock().await.claim(budgets, name).await;
+                claimed.map_err(|error| plain(&error))?;
+                let done = self.patch_pod(pod, patch).await;
+                if matches!(done, Err(Not::Stale | Not::Failed(_))) {
+                    // The pod's task did not start: nothing may wait for its disruption.
+                    let released = self.claims.lock().await.release(budgets, name).await;
+                    released.map_err(|error| plain(&error))?;
+                }
+                done
+            }
+        }
+    }
+
+    async fn renew_claim(&self, budget: &str, pod: &str) -> Result<Done, Not> {
+        let renewed = self.claims.lock().await.renew(budget, pod).await;
+        renewed.map(|()| Done::Written).map_err(|error| plain(&error))
     }
 
     async fn patch_pod(&self, pod: &VersionedRef, patch: &PodPatch) -> Result<Done, Not> {

@@ -96,6 +96,15 @@ impl Metrics {
         self.updates.get_or_create(&Ended { kind: kind.name(), result }).inc();
     }
 
+    /// Counts a claim at a `PodDisruptionBudget`.
+    pub(super) fn claimed(&self, how: Result<(), &Error>) {
+        let result = match how {
+            Ok(()) => "Ok".to_owned(),
+            Err(error) => format!("{:?}", error.class()),
+        };
+        self.writes.get_or_create(&Written { verb: "patch", result }).inc();
+    }
+
     pub(super) fn wrote<T>(&self, verb: &'static str, how: &Result<T, Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),

@@ -21,7 +21,9 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::agents::Agents;
 use crate::cluster::server::Server;
 use crate::controller::Common;
+use crate::controller::disruptions::Disruptions;
 use crate::controller::events::Events;
+use crate::controller::nodes::NodeCache;
 use crate::controller::reconciler;
 use crate::controller::workloads::cache::{Contents, Workloads};
 
@@ -35,16 +37,31 @@ struct Context {
     contents: Contents,
     misfits: revisions::Misfits,
     agents: Agents,
+    disruptions: Disruptions,
     events: Events,
     metrics: Metrics,
 }
 
-pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken) {
+pub(super) async fn run(
+    common: Common,
+    agents: Agents,
+    disruptions: Disruptions,
+    nodes: NodeCache,
+    stop: CancellationToken,
+) {
     let Common { server, identity, workload_metrics: metrics, .. } = common;
-    let cache = Workloads::watch(&server, &stop);
+    let cache = Workloads::watch(&server, nodes, &stop);
     let events = Events::new(server.clone(), identity);
     let (contents, misfits) = (Contents::default(), revisions::Misfits::default());
-    let context =
-        Arc::new(Context { server, cache: cache.clone(), contents, misfits, agents, events, metrics });
+    let context = Arc::new(Context {
+        server,
+        cache: cache.clone(),
+        contents,
+        misfits,
+        agents,
+        disruptions,
+        events,
+        metrics,
+    });
     reconciler::run(&context, cache, &stop).await;
 }

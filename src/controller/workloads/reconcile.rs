@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::cluster::error::{Class, Error};
+use crate::controller::disruptions::Claims;
 use crate::controller::pods::confirm;
 use crate::controller::queue::Outcome;
 use crate::controller::reconciler::Reconciler;
@@ -15,6 +16,7 @@ use crate::controller::workloads::Context;
 use crate::controller::workloads::applier::Applier;
 use crate::controller::workloads::cache::{Key, Kind, PodEntry, Workload};
 use crate::controller::workloads::revisions::{History, history, report_misfits};
+use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::write::{Event, VersionedRef};
 use crate::process::clock;
 use crate::process::log::chain;
@@ -68,9 +70,12 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
     report_misfits(context, key, workload).await;
     let history = history(context, workload, &own).await?;
     let now = clock::now();
-    let decision = decision(context, workload, &own, history, now);
+    let allowance = disruptions(context, workload).await;
+    let decision = decision(context, workload, &own, history, &allowance, now);
     let Decision { actions, report, requeue_at } = decision;
-    let mut applier = Applier::new(context, key, workload, &own);
+    let claimed = |done: Result<(), &Error>| context.metrics.claimed(done);
+    let claims = Claims::new(&context.disruptions, &key.namespace, &allowance, &claimed);
+    let mut applier = Applier::new(context, key, workload, &own, claims);
     applier.carry_out(&actions).await;
     if let Some(report) = report {
         let report = applier.amended(report, now);
@@ -99,23 +104,49 @@ async fn report_other_controller(context: &Context, key: &Key, workload: &Worklo
     Some(until)
 }
 
+/// What the `PodDisruptionBudget`s allow. If they cannot be read, no Ready pod is updated in place; everything else
+/// continues.
+async fn disruptions(context: &Context, workload: &Workload) -> DisruptionAllowance {
+    let spec = &workload.spec;
+    if !spec.is_in_place() {
+        return DisruptionAllowance::default();
+    }
+    // A budget that was created before the spec was changed binds from that change on.
+    let read = if spec.generation == workload.report.generation {
+        context.disruptions.allowance(&spec.namespace).await
+    } else {
+        context.disruptions.newest(&spec.namespace).await
+    };
+    read.unwrap_or_else(|error| {
+        tracing::info!("{}/{}: {}", spec.namespace, spec.name, chain(&error));
+        DisruptionAllowance::unreadable()
+    })
+}
+
 fn decision(
     context: &Context,
     workload: &Workload,
     own: &[PodEntry],
     history: History,
+    disruptions: &DisruptionAllowance,
     now: Timestamp,
 ) -> Decision {
     let (spec, cache) = (&workload.spec, &context.cache);
     let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_ref()).collect();
+    let mut nodes = cache.nodes(pods.iter().filter_map(|pod| pod.node.as_deref()));
+    let agents = context.agents.by_node().unwrap_or_default();
+    for (name, node) in &mut nodes {
+        node.at_once = agents.get(name).map(|agent| agent.max_operations);
+    }
     let objects = CachedObjects {
         history: history.records,
         revisions: &history.needed,
         runs: &cache.runs(spec),
         templates: &cache.templates(&spec.namespace),
-        nodes: &cache.nodes(pods.iter().filter_map(|pod| pod.node.as_deref())),
+        nodes: &nodes,
         claims: &cache.claims(spec),
         taken: &cache.taken(spec),
+        disruptions,
         pods,
         now,
     };

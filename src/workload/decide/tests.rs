@@ -15,9 +15,11 @@ use crate::workload::decide::Decision;
 use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight, stateful_set};
 use crate::workload::hooks::{HookType, Run};
 
+mod disruptions;
 mod faults;
 mod foreign;
 mod prefetch;
+mod priority;
 mod scale;
 mod seeds;
 mod surge;

@@ -1,6 +1,7 @@
 //! The simulated cluster of the model tests: the objects, the moves on them, and the invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -10,11 +11,12 @@ use crate::api::hook_run::HookPhase;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Step};
 use crate::api::workload_key;
+use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose};
 use crate::podtask::write::PodPatch;
-use crate::workload::action::{Action, Why};
+use crate::workload::action::{Action, Claims as BudgetClaims, Why};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
 use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
@@ -41,6 +43,10 @@ pub(super) struct World {
     wanted: BTreeMap<String, Request>,
     /// Requests that an agent has accepted, by pod.
     open: BTreeMap<String, Request>,
+    /// How many Ready pods the `PodDisruptionBudget` demands, if there is one.
+    least: Option<usize>,
+    /// The pods with an entry at the budget.
+    entries: BTreeMap<String, Timestamp>,
 }
 
 impl World {
@@ -57,6 +63,8 @@ impl World {
             made: 0,
             wanted: BTreeMap::new(),
             open: BTreeMap::new(),
+            least: None,
+            entries: BTreeMap::new(),
         }
     }
 
@@ -93,7 +101,22 @@ impl World {
             Move::Partition(count) => self.set(self.partition(), json!(count)),
             Move::Pause(paused) => self.set("/updateStrategy/paused", json!(paused)),
             Move::Retry => self.retry(),
+            Move::Budget(least) => self.least = Some(usize::from(*least)),
         }
+    }
+
+    /// How many disruptions the `PodDisruptionBudget` allows, as the disruption controller computes it.
+    fn disruptions_allowed(&self, least: usize) -> usize {
+        let healthy = self.pods.iter().filter(|pod| pod.is_ready() && !self.entries.contains_key(&pod.name));
+        healthy.count().saturating_sub(least)
+    }
+
+    fn allowance(&self) -> DisruptionAllowance {
+        let Some(least) = self.least else { return DisruptionAllowance::default() };
+        let budget = json!({"metadata": {"name": "pdb"}, "spec": {"selector": {}},
+            "status": {"disruptionsAllowed": self.disruptions_allowed(least), "desiredHealthy": least,
+                "disruptedPods": self.entries}});
+        DisruptionAllowance::new([Arc::new(serde_json::from_value(budget).unwrap())], "v1")
     }
 
     fn partition(&self) -> &'static str {
@@ -136,6 +159,7 @@ impl World {
         let spec = self.draft.spec();
         let (nodes, taken) = (Nodes::new(), BTreeSet::new());
         let needed = self.needed();
+        let disruptions = self.allowance();
         let seen = CachedObjects {
             pods: self.pods.iter().collect(),
             history: history(&self.revisions),
@@ -145,6 +169,7 @@ impl World {
             nodes: &nodes,
             claims: &self.claims,
             taken: &taken,
+            disruptions: &disruptions,
             now: self.now,
         };
         let decision = decide(&spec, &self.report, &seen);
@@ -155,6 +180,7 @@ impl World {
     fn reconcile(&mut self, writes: usize) {
         let decision = self.decision();
         self.check(&decision);
+        self.check_claims(&decision);
         for action in decision.actions.iter().take(writes) {
             self.write(action);
         }
@@ -197,7 +223,7 @@ impl World {
                     let condemned = spec.stateful().is_some();
                     assert!(too_many || condemned, "{} is deleted without need", pod.name);
                 }
-                Action::PatchPod { pod, patch, why } => {
+                Action::PatchPod { pod, patch, why, .. } => {
                     if matches!(why, Why::InPlace | Why::HotPatch) {
                         taken += usize::from(after.remove(pod.name.as_str()));
                         if *why == Why::InPlace {
@@ -246,6 +272,24 @@ impl World {
         );
     }
 
+    /// Each Ready pod that an update in place touches has a claim, and there are no more claims than disruptions
+    /// allowed.
+    fn check_claims(&self, decision: &Decision) {
+        let Some(least) = self.least else { return };
+        let mut claimed = 0;
+        for action in &decision.actions {
+            let Action::PatchPod { pod, why: Why::InPlace | Why::HotPatch, claims, .. } = action else {
+                continue;
+            };
+            let ready = self.pods.iter().any(|one| one.uid == pod.uid && one.is_ready());
+            let has = matches!(claims, BudgetClaims::Claim(_));
+            assert!(has || !ready, "{} is touched without a claim", pod.name);
+            claimed += usize::from(has);
+        }
+        let allowed = self.disruptions_allowed(least);
+        assert!(claimed <= allowed, "{claimed} claims, {allowed} allowed: {:#?}", decision.actions);
+    }
+
     /// A running pod is touched only after its own hook has passed.
     fn check_gate(&self, spec: &WorkloadSpec, name: &str) {
         let pod = self.pods.iter().find(|pod| pod.name == name).unwrap();
@@ -287,7 +331,13 @@ impl World {
                     pod.deletion = Some(self.now);
                 }
             }
-            Action::PatchPod { pod, patch, .. } => {
+            Action::RenewClaim { pod, .. } => drop(self.entries.insert(pod.clone(), self.now)),
+            Action::PatchPod { pod, patch, claims, .. } => {
+                match claims {
+                    BudgetClaims::None => {}
+                    BudgetClaims::Claim(_) => drop(self.entries.insert(pod.name.clone(), self.now)),
+                    BudgetClaims::Release(_) => drop(self.entries.remove(&pod.name)),
+                }
                 let cached = self
                     .pods
                     .iter_mut()
@@ -422,6 +472,7 @@ impl World {
     /// From now on nothing fails, and every component does its work.
     pub(super) fn come_to_rest(&mut self) {
         let mut quiet = 0;
+        self.least = self.least.map(|_| 0);
         for round in 0..400 {
             // Continue a paused step, once the pause is recorded.
             if round % 3 == 0 {
@@ -447,6 +498,8 @@ impl World {
                 self.retry();
             }
             self.now += SignedDuration::from_secs(31);
+            let (now, lapse) = (self.now, SignedDuration::from_secs(120));
+            self.entries.retain(|_, at| *at + lapse > now);
             let still = self.decision().actions.iter().all(|action| *action == Action::ClearRetry);
             quiet = if still { quiet + 1 } else { 0 };
             self.reconcile(usize::MAX);

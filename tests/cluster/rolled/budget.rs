@@ -18,14 +18,14 @@ use crate::{
 };
 
 /// The watch. It ends when dropped.
-pub(super) struct Budget {
+pub(crate) struct Budget {
     /// The number of Ready pods after each change, since all were Ready.
     seen: Arc<Mutex<Vec<usize>>>,
     task: JoinHandle<()>,
 }
 
 /// `policy/v1`, or its predecessor on old API servers.
-pub(super) fn interface(cluster: &Cluster) -> String {
+pub(crate) fn interface(cluster: &Cluster) -> String {
     let groups = block_on(cluster.client.list_api_groups()).unwrap().groups;
     let policy = groups.into_iter().find(|group| group.name == "policy").unwrap();
     policy.preferred_version.unwrap().group_version
@@ -33,7 +33,7 @@ pub(super) fn interface(cluster: &Cluster) -> String {
 
 impl Budget {
     /// Watches the pods with the label `app: NAME`, from the moment when `count` pods are Ready.
-    pub(super) fn watch(cluster: &Cluster, name: &str, count: usize) -> Self {
+    pub(crate) fn watch(cluster: &Cluster, name: &str, count: usize) -> Self {
         let api: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
         let seen = Arc::new(Mutex::new(Vec::new()));
         let task = runtime().spawn(follow(api, format!("app={name}"), count, Arc::clone(&seen)));
@@ -43,7 +43,7 @@ impl Budget {
     }
 
     /// Asserts that the number of Ready pods was never below `least`, and reached it.
-    pub(super) fn was_never_broken(&self, least: usize) {
+    pub(crate) fn was_never_broken(&self, least: usize) {
         assert!(!self.task.is_finished(), "the watch has broken off");
         let seen = self.seen.lock().unwrap();
         assert_eq!(seen.iter().min(), Some(&least), "{seen:?}");

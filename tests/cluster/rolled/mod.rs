@@ -1,7 +1,7 @@
 //! `inplace restart|swap` of workloads of every kind, end to end: the controller and agents with their shipped
 //! rights, a user with no more rights than docs/install.md names, and real pods on two nodes.
 
-mod budget;
+pub(crate) mod budget;
 mod dead_node;
 mod failures;
 mod hooked;

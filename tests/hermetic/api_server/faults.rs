@@ -42,6 +42,8 @@ const KNOWN: &[&str] = &[
     "WATCH gamedeployments",
     "LIST inplacerollouts",
     "LIST nodes",
+    "LIST poddisruptionbudgets",
+    "WATCH poddisruptionbudgets",
     "POST subjectaccessreview",
 ];
 

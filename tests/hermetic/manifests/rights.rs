@@ -67,7 +67,7 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets", "daemonsets"], "verbs": ["get"]},
         {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["get", "list"]},
         {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"]},
-        {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list"]},
+        {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "watch"]},
         {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets/status"], "verbs": ["patch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"],
             "verbs": ["get", "list", "watch", "create", "patch", "delete"]},

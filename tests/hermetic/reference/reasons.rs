@@ -22,9 +22,10 @@ Always AlwaysAllow Authorization Available Chosen ClaimTemplate ClusterFirst Con
 DeletionByTaintManager Deployment DisruptionTarget DoesNotExist Ei Equal Error Exists Failure False
 FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun HostIP IfNotPresent In InPlace
 InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer
-NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer PodIP
-PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready Recreate Rollback
-ScaleFailed ScaleIn Secret StartInPlaceUpdate Swap TerminationByKubelet Ti True Unknown UpdateFailed Updated
+NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer
+PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready
+Recreate Rollback ScaleFailed ScaleIn Secret StartInPlaceUpdate Swap TerminationByKubelet Ti True Unknown
+UpdateFailed Updated
 Verify Warning
 ";
 

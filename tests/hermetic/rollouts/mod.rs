@@ -1,6 +1,7 @@
 //! The controller of `InPlaceRollout`s against an API server that misbehaves. The test plays the agents and all other
 //! clients.
 
+mod budgets;
 mod ends;
 mod faults;
 
@@ -231,4 +232,9 @@ async fn a_spec_that_contradicts_itself_fails_where_nobody_refused_it() {
         "{message}"
     );
     assert_eq!(status["reason"], "Invalid");
+    // An empty selector would select all pods of the namespace.
+    let watches = rollout_fixture.fixture.api.count("WATCH pods");
+    rollout_fixture.restart("two", &json!({"target": {"selector": {}}}));
+    rollout_fixture.phase("two", "Failed").await;
+    assert_eq!(rollout_fixture.fixture.api.count("WATCH pods"), watches, "no pod is watched for it");
 }

@@ -3,11 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource as _;
 use kube::core::Request;
-use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, Preconditions};
+use kube::core::params::{DeleteParams, GetParams, ListParams, Preconditions};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -19,14 +18,10 @@ use crate::cluster::error::{Class, Error};
 use crate::cluster::patch::{as_us, status_patch};
 use crate::cluster::server::Server;
 use crate::cluster::trim::{Trimmed, controller};
-use crate::cluster::version::{Moved, Served};
-use crate::controller::rollouts::cache::{CachedRollout, Key, Rollouts, seconds};
+use crate::controller::rollouts::cache::{CachedRollout, Key, Rollouts};
 use crate::podtask::selector;
 use crate::rollout::desired::Rollout;
-use crate::rollout::disruption::Disruption;
 use crate::rollout::target::{TargetState, Template};
-
-const DISRUPTIONS: Moved = Moved { group: "policy", plural: "poddisruptionbudgets" };
 
 /// A rollout's target as it was found.
 #[derive(Clone, Debug)]
@@ -232,76 +227,6 @@ impl Server {
             Err(error) if error.class() == Class::Gone => Ok(()),
             deleted => deleted.map(drop),
         }
-    }
-
-    // ---- PodDisruptionBudgets ----
-
-    /// The `PodDisruptionBudget`s of a namespace; none if the API server does not have the kind.
-    ///
-    /// # Errors
-    /// As any call.
-    pub(crate) async fn disruptions(&self, namespace: &str) -> Result<Served<Disruption>, Error> {
-        match self.list_moved(&DISRUPTIONS, namespace, None).await {
-            Err(error) if error.class() == Class::Gone => Ok(Served { version: "v1", items: Vec::new() }),
-            listed => listed,
-        }
-    }
-
-    /// Claims one disruption for `pod`, as an eviction does, on the version of the budget that was seen.
-    ///
-    /// # Errors
-    /// `Refused` if the budget was modified concurrently.
-    pub(crate) async fn claim_disruption(
-        &self,
-        (version, namespace): (&str, &str),
-        budget: &Disruption,
-        pod: &str,
-        now: Timestamp,
-    ) -> Result<Disruption, Error> {
-        let status = json!({
-            "disruptionsAllowed": budget.status.disruptions_allowed - 1,
-            "disruptedPods": { pod: seconds(now) },
-        });
-        let metadata =
-            json!({ "uid": budget.metadata.uid, "resourceVersion": budget.metadata.resource_version });
-        self.patch_disruption(
-            (version, namespace),
-            budget,
-            &json!({ "metadata": metadata, "status": status }),
-        )
-        .await
-    }
-
-    /// Records again that `pod` is out of service, or (`None`) that it no longer is.
-    ///
-    /// # Errors
-    /// As any call.
-    pub(crate) async fn note_disruption(
-        &self,
-        at: (&str, &str),
-        budget: &Disruption,
-        pod: &str,
-        now: Option<Timestamp>,
-    ) -> Result<Disruption, Error> {
-        let status = json!({ "disruptedPods": { pod: now.map(seconds) } });
-        self.patch_disruption(
-            at,
-            budget,
-            &json!({ "metadata": { "uid": budget.metadata.uid }, "status": status }),
-        )
-        .await
-    }
-
-    async fn patch_disruption(
-        &self,
-        (version, namespace): (&str, &str),
-        budget: &Disruption,
-        body: &Value,
-    ) -> Result<Disruption, Error> {
-        let name = &budget.metadata.name;
-        let doing = format!("claiming at PodDisruptionBudget {namespace}/{name}");
-        let request = DISRUPTIONS.request(version, namespace);
-        self.ask(&doing, request.patch_subresource("status", name, &as_us(), &Patch::Merge(body))).await
     }
 }
 

@@ -9,7 +9,6 @@ mod kinds;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource as _;
 use tokio_util::sync::CancellationToken;
@@ -168,9 +167,4 @@ impl TargetPods {
             .map(|cached| (cached.meta.namespace.clone().unwrap_or_default(), Arc::clone(&cached.value.0)))
             .collect()
     }
-}
-
-/// Formats a time as the API does, in whole seconds.
-fn seconds(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

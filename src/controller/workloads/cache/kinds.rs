@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 use serde::Deserialize;
@@ -17,12 +17,11 @@ use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
 use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
-use crate::api::workload_key;
 use crate::cluster::server::MANAGER;
 use crate::cluster::trim::{Trim, controller, meta_of, namespace, readable, within};
+use crate::controller::nodes;
 use crate::podtask::pod;
 use crate::workload::hooks::Run;
-use crate::workload::order;
 use crate::workload::other_controller::OtherWriter;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record};
@@ -65,7 +64,6 @@ pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 pub(crate) struct CachedPod {
     /// The fields that decisions use.
     pub(crate) pod: Option<pod::Pod>,
-    pub(crate) labels: BTreeMap<String, String>,
 }
 
 /// A `ControllerRevision`. Users of any namespace can create them, each as large as the API server allows and with
@@ -90,10 +88,6 @@ pub(super) struct Orphan {
 #[derive(Clone, Debug)]
 pub(super) struct Claim;
 
-/// The cached part of a node.
-#[derive(Clone, Debug)]
-pub(super) struct CachedNode(pub(crate) order::Node);
-
 /// A `HookRun` of a workload.
 #[derive(Clone, Debug)]
 pub(super) struct CachedRun(pub Option<Run>);
@@ -105,11 +99,6 @@ pub(crate) struct Template(pub Option<HookTemplateSpec>);
 /// The group of objects without a controller.
 pub(super) fn orphans(namespace: &str) -> String {
     format!("orphans/{namespace}")
-}
-
-/// The group of a node and of the objects on it.
-pub(super) fn node(name: &str) -> String {
-    format!("node/{name}")
 }
 
 /// The group of the claims of one claim template of one set: all names that differ only in the ordinal at the end.
@@ -185,8 +174,7 @@ impl Trim for CachedPod {
     fn trim(source: Pod) -> (ObjectMeta, Self) {
         let needed = controller(&source.metadata).is_none_or(is_workload);
         let pod = needed.then(|| pod::Pod::read(&source));
-        let labels = source.metadata.labels.clone().filter(|_| needed).unwrap_or_default();
-        (source.metadata, Self { pod, labels })
+        (source.metadata, Self { pod })
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
@@ -195,14 +183,13 @@ impl Trim for CachedPod {
         if groups.is_empty() {
             return vec![orphans(namespace(meta))];
         }
-        groups.extend(pod.node.as_deref().map(node));
+        groups.extend(pod.node.as_deref().map(nodes::group));
         groups
     }
 
     fn is_unchanged_since(&self, before: &Self) -> bool {
         let unversioned = |pod: &pod::Pod| pod::Pod { version: String::new(), ..pod.clone() };
-        self.labels == before.labels
-            && self.pod.as_ref().map(unversioned) == before.pod.as_ref().map(unversioned)
+        self.pod.as_ref().map(unversioned) == before.pod.as_ref().map(unversioned)
     }
 }
 
@@ -273,28 +260,6 @@ impl Trim for Claim {
 
     fn is_unchanged_since(&self, _before: &Self) -> bool {
         true
-    }
-}
-
-impl Trim for CachedNode {
-    type Kind = Node;
-    type Source = Node;
-
-    fn trim(source: Node) -> (ObjectMeta, Self) {
-        let annotation = |key: &str| source.metadata.annotations.as_ref().and_then(|all| all.get(key));
-        let cost = annotation(workload_key::NODE_COST).and_then(|text| text.parse().ok());
-        let cost = cost.filter(|cost: &f64| cost.is_finite());
-        let conditions = source.status.and_then(|status| status.conditions).unwrap_or_default();
-        let ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
-        (source.metadata, Self(order::Node { cost, ready }))
-    }
-
-    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
-        vec![node(meta.name.as_deref().unwrap_or_default())]
-    }
-
-    fn is_unchanged_since(&self, before: &Self) -> bool {
-        self.0 == before.0
     }
 }
 

@@ -21,6 +21,7 @@ use crate::api::annotation;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
 use crate::cluster::trim::{self, Trimmed};
+use crate::controller::nodes::NodeCache;
 use crate::controller::reconciler::Changes;
 use crate::podtask::write::VersionedRef;
 use crate::workload::adoption::{self, Candidate, PodOwnership, ownership};
@@ -78,7 +79,7 @@ pub(crate) struct Workloads {
     pub(in crate::controller::workloads) pods: Store<Trimmed<CachedPod>>,
     revisions: Store<Trimmed<kinds::CachedRevision>>,
     claims: Store<Trimmed<kinds::Claim>>,
-    nodes: Store<Trimmed<kinds::CachedNode>>,
+    nodes: NodeCache,
     runs: Store<Trimmed<kinds::CachedRun>>,
     templates: Store<Trimmed<Template>>,
 }
@@ -98,7 +99,7 @@ pub(crate) enum Made {
 
 impl Workloads {
     /// Watches until `stop`. The cache is empty when this returns; see [`Changes::is_current`].
-    pub(crate) fn watch(server: &Server, stop: &CancellationToken) -> Self {
+    pub(in crate::controller) fn watch(server: &Server, nodes: NodeCache, stop: &CancellationToken) -> Self {
         let all = |what: &str| Selection { what: what.to_owned(), ..Selection::default() };
         let of_workloads = format!("{},!{}", annotation::HOOK_TYPE, annotation::OPERATION);
         let paged = |what: &str| Selection { page: PAGE, ..all(what) };
@@ -110,7 +111,7 @@ impl Workloads {
             pods: Store::watch(server(), all("pods"), stop()),
             revisions: Store::watch(server(), paged("ControllerRevisions"), stop()),
             claims: Store::watch(server(), all("volume claims"), stop()),
-            nodes: Store::watch(server(), all("nodes"), stop()),
+            nodes,
             runs: Store::watch(server(), runs, stop()),
             templates: Store::watch(server(), paged("HookTemplates"), stop()),
         }
@@ -228,9 +229,7 @@ impl Workloads {
 
     /// The cached nodes of these names.
     pub(crate) fn nodes<'a>(&self, names: impl Iterator<Item = &'a str>) -> Nodes {
-        let names: BTreeSet<&str> = names.collect();
-        let node = |name: &str| Some((name.to_owned(), self.nodes.get(&trim::key("", name))?.value.0));
-        names.into_iter().filter_map(node).collect()
+        self.nodes.of(names)
     }
 
     /// The volume claims whose names fit the workload's claim templates.
@@ -305,10 +304,12 @@ fn owner(pod: &PodEntry) -> Option<&str> {
     trim::controller(&pod.meta).map(|owner| owner.uid.as_str())
 }
 
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
 fn ownership_of(spec: &WorkloadSpec, pod: &PodEntry) -> PodOwnership {
     let candidate = Candidate {
         name: pod.meta.name.as_deref().unwrap_or_default(),
-        labels: &pod.value.labels,
+        labels: pod.value.pod.as_ref().map_or(&NO_LABELS, |pod| &pod.labels),
         controller: owner(pod),
         deleting: pod.meta.deletion_timestamp.is_some(),
     };

@@ -147,7 +147,10 @@ fn who_leaves_first() {
     sight.pod("web-c").cost = Some(-7.0);
     sight.pod("web-b").cost = Some(-1.0);
     assert_eq!(first(&sight, &costly), "web-e", "those without a cost before those of a negative one");
-    sight.nodes.insert("other".to_owned(), crate::workload::order::Node { cost: Some(1.0), ready: true });
+    sight.nodes.insert(
+        "other".to_owned(),
+        crate::workload::order::Node { cost: Some(1.0), ready: true, ..Default::default() },
+    );
     sight.pod("web-d").node = Some("other".to_owned());
     assert_eq!(first(&sight, &draft), "web-d", "a cheap node before a cheap pod");
     sight.pod("web-a").ready_since = None;
@@ -200,7 +203,7 @@ fn an_ended_pod_of_a_set_makes_room_and_a_lost_node_is_not_waited_for() {
         sight.decide(&draft).actions.iter().filter_map(of).collect()
     };
     assert_eq!(lost(&sight), [("web-1".to_owned(), Why::EndedPod)]);
-    sight.nodes.insert("node".to_owned(), crate::workload::order::Node { cost: None, ready: false });
+    sight.nodes.insert("node".to_owned(), crate::workload::order::Node::default());
     assert_eq!(lost(&sight)[1], ("web-2".to_owned(), Why::LostNode));
 }
 

@@ -1,0 +1,61 @@
+//! `updateStrategy.priority`: one group of pods is completed before the next one begins.
+
+use serde_json::json;
+
+use super::*;
+use crate::workload::check;
+
+/// Four pods: a and c in zone 2, b and d in zone 1.
+fn zones(draft: &Draft, names: [&str; 4]) -> Sight {
+    let mut sight = sight(&names, &draft.revision());
+    for (name, zone) in names.into_iter().zip(["2", "1", "2", "1"]) {
+        sight.pod(name).node = Some(format!("node-{zone}"));
+        let labels = std::sync::Arc::new([("zone".to_owned(), zone.to_owned())].into());
+        let node = crate::workload::order::Node { ready: true, labels, ..Default::default() };
+        sight.nodes.insert(format!("node-{zone}"), node);
+    }
+    sight
+}
+
+/// The pods that get a request, in the order of the reconciles; the agents end one request at a time.
+fn order(sight: &mut Sight, draft: &Draft) -> Vec<String> {
+    let mut order = Vec::new();
+    for _ in 0..20 {
+        let decision = sight.decide(draft);
+        order.push(decision.requested().join(" "));
+        carry_out(sight, &decision);
+        let busy =
+            |pod: &&Pod| matches!(pod.task_state(sight.now), crate::podtask::state::TaskState::Busy { .. });
+        let name = sight.pods.iter().find(busy).map(|pod| pod.name.clone());
+        let Some(name) = name else { continue };
+        let id = sight.pod(&name).task.as_ref().unwrap().id();
+        sight.pod(&name).answer = Some(answer(&id, Phase::Succeeded, None));
+        sight.pod(&name).images[0].1 = "app:2".to_owned();
+    }
+    order.retain(|names| !names.is_empty());
+    order
+}
+
+#[test]
+fn a_zone_is_completed_before_the_next_one_begins() {
+    let keys = json!([{"nodeLabel": "zone"}]);
+    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 4, "priority": keys});
+    let draft = deployment().with("/replicas", json!(4)).with("/updateStrategy", strategy);
+    let mut sight = zones(&draft, ["web-a", "web-b", "web-c", "web-d"]);
+    sight.pod("web-a").ready_since = None;
+    let order_of = order(&mut sight, &draft.image("app:2"));
+    assert_eq!(order_of, ["web-b web-d", "web-a web-c"], "zone 1, then zone 2");
+    // A set whose pods are updated in parallel.
+    let rolling = json!({"maxUnavailable": 4});
+    let strategy = json!({"type": "InplaceUpdate", "rollingUpdate": rolling, "priority": keys});
+    let draft = stateful_set().with("/replicas", json!(4)).with("/updateStrategy", strategy);
+    let parallel = draft.clone().with("/podManagementPolicy", json!("Parallel"));
+    let mut sight = zones(&parallel, ["web-0", "web-1", "web-2", "web-3"]);
+    assert_eq!(order(&mut sight, &parallel.clone().image("app:2")), ["web-1 web-3", "web-0 web-2"]);
+    // By ordinal otherwise: refused at admission, and ignored if it was stored all the same.
+    assert_eq!(check::stateful_set(None, &parallel.set_object()), Vec::<String>::new());
+    let problems = check::stateful_set(None, &draft.set_object());
+    assert!(problems[0].starts_with("spec.updateStrategy.priority: needs"), "{problems:?}");
+    let mut sight = zones(&draft, ["web-0", "web-1", "web-2", "web-3"]);
+    assert_eq!(order(&mut sight, &draft.image("app:2")), ["web-3", "web-2", "web-1", "web-0"]);
+}
