@@ -10,6 +10,7 @@ use crate::podtask::task::Purpose;
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, CanaryInput, Held, Step};
+use crate::workload::failed_hook;
 use crate::workload::hooks::HookType;
 use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
@@ -17,7 +18,7 @@ use crate::workload::revision::{self, Found};
 use crate::workload::scale::{self, Scaling};
 use crate::workload::spec::{Kind, WorkloadSpec};
 use crate::workload::stateful::{self, Ordinals, threshold};
-use crate::workload::status;
+use crate::workload::status::{self, UpdateFailure};
 use crate::workload::survey::Survey;
 use crate::workload::update;
 use crate::workload::view::PodView;
@@ -75,6 +76,7 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
             actions: stale.chain(own_pause.then_some(Action::SetPaused(false))).collect(),
             requeue_at: None,
             problem: None,
+            failed_hook: None,
         };
     };
     let canary_input = CanaryInput {
@@ -173,18 +175,23 @@ fn report(
         many,
         now,
     );
-    match scaling.problem.clone().or_else(|| problem(true)) {
-        Some(problem) => report.set_condition(SCALE_FAILED, true, "Blocked", problem, now),
+    let blocked = scaling.problem.clone().or_else(|| problem(true)).map(|problem| ("Blocked", problem));
+    let failed_hook =
+        || failed_hook::message(&acts.failed_hooks, true).map(|message| ("HookFailed", message));
+    match blocked.or_else(failed_hook) {
+        Some((reason, problem)) => report.set_condition(SCALE_FAILED, true, reason, problem, now),
         None => report.set_condition(SCALE_FAILED, false, "NoFailure", "", now),
     }
-    let update_failure =
-        status::update_failure(input, survey, problem(false).or_else(|| step.problem.clone()));
+    let no_hook = problem(false).or_else(|| step.problem.clone());
+    let update_failure = status::update_failure(input, survey, scaling, acts, step, no_hook);
     match &update_failure {
-        Some((reason, message)) => report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now),
+        Some(UpdateFailure { reason, message, .. }) => {
+            report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now);
+        }
         None => report.set_condition(UPDATE_FAILED, false, "NoFailure", "", now),
     }
     let (going, reason, message) =
-        status::progress(input, survey, step.held, update_failure, &|held| reached(input, held));
+        status::progress(input, survey, step.held, update_failure.as_ref(), &|held| reached(input, held));
     report.set_condition(PROGRESSING, going, reason, message, now);
     report
 }

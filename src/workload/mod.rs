@@ -37,6 +37,7 @@ pub mod canary;
 pub mod check;
 pub mod decide;
 pub mod diff;
+pub mod failed_hook;
 pub mod hooks;
 pub mod input;
 pub(crate) mod name;
