@@ -89,7 +89,7 @@ pub struct CanaryPause {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// `Progressing`, `Available`, `UpdateFailed` or `ScaleFailed`.
+    /// Type of the condition, for example `Progressing` or `Ready`.
     #[serde(rename = "type")]
     pub kind: String,
     /// `True` or `False`.

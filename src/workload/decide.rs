@@ -11,6 +11,7 @@ use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, CanaryInput, Held, Step};
 use crate::workload::failed_hook;
+use crate::workload::health::{self, Findings};
 use crate::workload::hooks::HookType;
 use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
@@ -178,8 +179,9 @@ fn report(
     let blocked = scaling.problem.clone().or_else(|| problem(true)).map(|problem| ("Blocked", problem));
     let failed_hook =
         || failed_hook::message(&acts.failed_hooks, true).map(|message| ("HookFailed", message));
-    match blocked.or_else(failed_hook) {
-        Some((reason, problem)) => report.set_condition(SCALE_FAILED, true, reason, problem, now),
+    let scale_failure = blocked.or_else(failed_hook);
+    match &scale_failure {
+        Some((reason, problem)) => report.set_condition(SCALE_FAILED, true, reason, problem.clone(), now),
         None => report.set_condition(SCALE_FAILED, false, "NoFailure", "", now),
     }
     let no_hook = problem(false).or_else(|| step.problem.clone());
@@ -192,7 +194,18 @@ fn report(
     }
     let (going, reason, message) =
         status::progress(input, survey, step.held, update_failure.as_ref(), &|held| reached(input, held));
-    report.set_condition(PROGRESSING, going, reason, message, now);
+    report.set_condition(PROGRESSING, going, reason, message.clone(), now);
+    let steps = spec.update.canary.as_ref().map_or(0, |canary| canary.steps.len());
+    let hook_failed = scale_failure.as_ref().filter(|(reason, _)| *reason == "HookFailed");
+    let findings = Findings {
+        progress: (reason, &message),
+        update_failure: update_failure.as_ref(),
+        scale_in_hook: hook_failed.map(|(_, message)| message.as_str()),
+        scales: !scaling.create_pods.is_empty() || !scaling.leave.is_empty(),
+        steps_left: report.steps.index.is_some_and(|index| index < steps),
+        counts: report.counts,
+    };
+    report.set_health(&health::of(input, &findings), now);
     report
 }
 

@@ -13,7 +13,7 @@
 //!          stateful   the same with ordinals                       (GameStatefulSet)
 //!        → update     which pods get a task, within partition and budget (order, amount)
 //!        → act        from tasks to writes: gates (hooks), requests (request), ends, labels, new pods (new_pod)
-//!        → status     counters and conditions
+//!        → status     counters and conditions (health: Ready, Reconciling, Stalled)
 //! ```
 //!
 //! All state is in the API objects: what the controller does with a pod is its [`PodTask`](crate::podtask::task::PodTask), an annotation. The
@@ -38,6 +38,7 @@ pub mod check;
 pub mod decide;
 pub mod diff;
 pub mod failed_hook;
+pub mod health;
 pub mod hooks;
 pub mod input;
 pub(crate) mod name;

@@ -5,8 +5,10 @@ use jiff::Timestamp;
 
 use crate::api::game_deployment::GameDeploymentStatus;
 use crate::api::game_stateful_set::GameStatefulSetStatus;
+use crate::api::kstatus;
 use crate::api::workload::{CanaryStatus, Condition, HookCondition, PauseCondition};
 use crate::podtask::time::whole_seconds;
+use crate::workload::health::Health;
 use crate::workload::view::PodView;
 
 /// The status of a workload.
@@ -196,6 +198,14 @@ impl Report {
             None => self.conditions.push(fresh()),
             Some(existing) if existing.status != status => *existing = fresh(),
             Some(existing) => (existing.reason, existing.message) = (reason, message),
+        }
+    }
+
+    /// Sets `Ready`, `Reconciling` and `Stalled`.
+    pub fn set_health(&mut self, health: &Health, now: Timestamp) {
+        for (kind, is) in health.state.conditions() {
+            let message = if is || kind == kstatus::READY { health.message.as_str() } else { "" };
+            self.set_condition(kind, is, health.reason, message, now);
         }
     }
 

@@ -17,6 +17,7 @@ use crate::workload::hooks::{HookType, Run};
 
 mod failed_hooks;
 mod faults;
+mod health;
 mod scale;
 mod seeds;
 mod surge;

@@ -23,7 +23,7 @@ Deployment DisruptionTarget DoesNotExist Equal Error Exists Failure False FieldV
 GameStatefulSet HeldBack HookRun HostIP IfNotPresent In InPlace InPlaceRollout InPlaceRollouts
 InPlaceUpdateReady Inconclusive Kind ModifiedContainer NamespaceTerminating Never NoExecute None Normal NotIn
 Ok OnFailure Parallel Pod PodContainer PodIP PodName PodNamespace PodTemplate PostHook Progressing Pull Ready
-Recreate Rollback ScaleFailed ScaleIn Secret Swap TerminationByKubelet True Unknown UpdateFailed Updated
+Reconciling Recreate Rollback ScaleFailed ScaleIn Secret Stalled Swap TerminationByKubelet True Unknown UpdateFailed Updated
 Verify Warning
 ";
 
