@@ -59,6 +59,12 @@ pub struct GameStatefulSetSpec {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub min_ready_seconds: i32,
+    /// Seconds without progress of an update after which `Progressing` is False with the reason
+    /// `ProgressDeadlineExceeded`. Progress: a pod was created, its task changed stage, or it is available at the
+    /// newest revision. A pause does not count as time. Absent: no deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub progress_deadline_seconds: Option<i32>,
     /// Number of old revisions that are kept for a rollback.
     #[serde(default = "ten")]
     #[schemars(range(min = 0))]
@@ -166,6 +172,9 @@ pub struct GameStatefulSetStatus {
     /// The revision of the template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub update_revision: String,
+    /// The last revision that all pods reached.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stable_revision: String,
     /// Number of hash collisions of revision names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,

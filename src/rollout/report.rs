@@ -263,6 +263,7 @@ pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, n
             kind: kind.to_owned(),
             status: truth.to_owned(),
             last_transition_time: Some(since.unwrap_or_else(|| whole_seconds(now))),
+            last_update_time: None,
             reason: if status.reason.is_empty() { format!("{phase:?}") } else { status.reason.clone() },
             message,
         };

@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use crate::api::kstatus;
 use crate::podtask::selector;
 use crate::podtask::task::Purpose;
+use crate::podtask::write::Event;
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, CanaryInput, Held, Step};
+use crate::workload::deadline::{self, Deadline, EXCEEDED};
 use crate::workload::failed_hook;
 use crate::workload::health::{self, Findings};
 use crate::workload::hooks::HookType;
@@ -58,9 +61,11 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let picks = update::pick(&input, &survey, &scaling.leave);
     let acts = act::act(&input, &scaling, &picks);
 
-    let report = report(&input, before, &found, &step, &survey, &scaling, &acts);
-    let requeue_at = act::requeue_at(&input).into_iter().chain(step.requeue_at).min();
-    Decision { actions: actions(&input, objects, &found, acts, step), report: Some(report), requeue_at }
+    let (report, deadline) = report(&input, before, &found, &step, &survey, &scaling, &acts);
+    let times = [act::requeue_at(&input), step.requeue_at, deadline.requeue_at];
+    let events = events(before, &report);
+    let actions = actions(&input, objects, &found, before, acts, step, events);
+    Decision { actions, report: Some(report), requeue_at: times.into_iter().flatten().min() }
 }
 
 /// The state of the canary steps; without steps, the partition of the spec applies.
@@ -118,17 +123,21 @@ fn actions(
     input: &ReconcileInput<'_>,
     objects: &CachedObjects<'_>,
     found: &Found,
+    before: &Report,
     acts: Acts,
     step: Step,
+    events: Vec<Event>,
 ) -> Vec<Action> {
     let spec = input.spec;
     let mut actions: Vec<_> =
         found.write.map(|write| Action::WriteRevision(found.revision.clone(), write)).into_iter().collect();
     actions.extend(acts.actions);
-    let mut needed = revision::needed(objects.pods.iter().copied(), input.current_name());
+    let mut needed =
+        revision::needed(objects.pods.iter().copied(), [input.current_name(), &before.stable_revision]);
     needed.insert(input.update_name());
     let surplus = revision::surplus(&objects.history, &needed, spec.history);
     actions.extend(surplus.into_iter().map(|name| Action::DeleteRevision(name.to_owned())));
+    actions.extend(events.into_iter().map(Action::Report));
     let (last, others): (Vec<_>, Vec<_>) =
         step.actions.into_iter().partition(|action| matches!(action, Action::SetPaused(_)));
     actions.extend(others);
@@ -148,13 +157,14 @@ fn report(
     survey: &Survey<'_>,
     scaling: &Scaling<'_>,
     acts: &Acts,
-) -> Report {
+) -> (Report, Deadline) {
     let (spec, now) = (input.spec, input.now);
     let mut report = Report {
         generation: spec.generation,
         counts: Counts::of(&input.views, input.update_name(), input.current_name()),
         current_revision: input.current_name().to_owned(),
         update_revision: input.update_name().to_owned(),
+        stable_revision: before.stable_revision.clone(),
         collisions: found.collisions,
         selector: selector::text(&spec.selector),
         conditions: before.conditions.clone(),
@@ -194,7 +204,18 @@ fn report(
     }
     let (going, reason, message) =
         status::progress(input, survey, step.held, update_failure.as_ref(), &|held| reached(input, held));
+    let deadline = deadline::of(input, before, &found.revision.name, reason, &acts.actions);
+    let late = deadline.exceeded && (going || reason == "HookTemplate");
+    let (going, reason) = if late { (false, EXCEEDED) } else { (going, reason) };
     report.set_condition(PROGRESSING, going, reason, message.clone(), now);
+    report.set_last_progress(Some(deadline.last_progress));
+    if reason == "Complete" {
+        input.update_name().clone_into(&mut report.stable_revision);
+    } else if report.stable_revision.is_empty() && input.current_name() != input.update_name() {
+        // The revision before the first update that this release observes.
+        input.current_name().clone_into(&mut report.stable_revision);
+    }
+    let update_failure = if late { Some(late_failure(spec, &message)) } else { update_failure };
     let steps = spec.update.canary.as_ref().map_or(0, |canary| canary.steps.len());
     let hook_failed = scale_failure.as_ref().filter(|(reason, _)| *reason == "HookFailed");
     let findings = Findings {
@@ -206,7 +227,26 @@ fn report(
         counts: report.counts,
     };
     report.set_health(&health::of(input, &findings), now);
-    report
+    (report, deadline)
+}
+
+/// What `Stalled` says when the progress deadline is exceeded.
+fn late_failure(spec: &WorkloadSpec, far: &str) -> UpdateFailure {
+    let seconds = spec.progress_deadline.map_or(0, |span| span.as_secs());
+    let message = format!(
+        "no progress for {seconds} s: {far}; read the conditions and the events of the pods that are not updated or \
+         not available, then change the template or set retry"
+    );
+    UpdateFailure::new(EXCEEDED, message, true)
+}
+
+/// The events about changes of the status.
+fn events(before: &Report, report: &Report) -> Vec<Event> {
+    let reason = |report: &Report| report.progressing().map(|condition| condition.reason.clone());
+    let late = reason(report).as_deref() == Some(EXCEEDED) && reason(before).as_deref() != Some(EXCEEDED);
+    let stalled = report.conditions.iter().find(|condition| condition.kind == kstatus::STALLED);
+    let message = stalled.map(|condition| condition.message.clone()).unwrap_or_default();
+    late.then(|| Event::warning(EXCEEDED, message)).into_iter().collect()
 }
 
 #[cfg(test)]

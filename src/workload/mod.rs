@@ -35,6 +35,7 @@ pub mod action;
 pub mod adoption;
 pub mod canary;
 pub mod check;
+pub mod deadline;
 pub mod decide;
 pub mod diff;
 pub mod failed_hook;

@@ -41,6 +41,8 @@ pub struct WorkloadSpec {
     pub template: PodTemplate,
     /// How long a pod must be Ready before it is available.
     pub min_ready: SignedDuration,
+    /// How long an update may make no progress; none: without a limit.
+    pub progress_deadline: Option<SignedDuration>,
     /// How many old revisions are kept.
     pub history: usize,
     /// How many new pods may be Pending at once.
@@ -262,6 +264,9 @@ impl<'a> About<'a> {
             selector: spec.selector,
             template: spec.template,
             min_ready: SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0))),
+            progress_deadline: spec
+                .progress_deadline_seconds
+                .map(|seconds| SignedDuration::from_secs(i64::from(seconds.max(1)))),
             history: count(spec.revision_history_limit),
             create_batch: amount(&spec.scale_strategy.create_batch, Amount::Percent(100)),
             gate: !spec.disable_readiness_gate,
@@ -302,6 +307,7 @@ fn same(spec: GameStatefulSetSpec) -> GameDeploymentSpec {
         template: spec.template,
         service_name: None,
         min_ready_seconds: spec.min_ready_seconds,
+        progress_deadline_seconds: spec.progress_deadline_seconds,
         revision_history_limit: spec.revision_history_limit,
         scale_strategy: ScaleStrategy {
             pods_to_delete: Vec::new(),

@@ -48,7 +48,7 @@ pub struct UpdateFailure {
 }
 
 impl UpdateFailure {
-    fn new(reason: &'static str, message: String, stops: bool) -> Self {
+    pub(super) fn new(reason: &'static str, message: String, stops: bool) -> Self {
         Self { reason, message, stops }
     }
 }

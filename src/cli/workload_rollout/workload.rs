@@ -115,6 +115,7 @@ fn same(status: GameStatefulSetStatus) -> GameDeploymentStatus {
         updated_ready_replicas: status.updated_ready_replicas,
         current_revision: status.current_revision,
         update_revision: status.update_revision,
+        stable_revision: status.stable_revision,
         collision_count: status.collision_count,
         label_selector: status.label_selector,
         conditions: status.conditions,

@@ -15,6 +15,7 @@ use crate::workload::decide::Decision;
 use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight, stateful_set};
 use crate::workload::hooks::{HookType, Run};
 
+mod deadline;
 mod failed_hooks;
 mod faults;
 mod health;

@@ -128,7 +128,8 @@ impl World {
 
     /// The revisions with whole templates that the controller would have; all others are left out.
     fn needed(&self) -> Vec<Revision> {
-        let needed = revision::needed(self.pods.iter(), &self.report.current_revision);
+        let needed =
+            revision::needed(self.pods.iter(), [&self.report.current_revision, &self.report.stable_revision]);
         self.revisions.iter().filter(|cached| needed.contains(cached.name.as_str())).cloned().collect()
     }
 
