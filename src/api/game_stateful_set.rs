@@ -14,7 +14,7 @@ use crate::api::pod_template::{ClaimTemplate, PodTemplate};
 use crate::api::serde_default::is_default;
 use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
-    everything, nothing, one, quarter, ten,
+    UpdateFailurePolicy, everything, nothing, one, quarter, ten,
 };
 /// The desired state of a set of pods with ordinals.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -124,6 +124,9 @@ pub struct StatefulUpdateStrategy {
     /// True if no further updates are started. Scaling continues.
     #[serde(default)]
     pub paused: bool,
+    /// What happens when failed pods or the progress deadline stop an update.
+    #[serde(default)]
+    pub on_failure: UpdateFailurePolicy,
     /// How a pod is updated in place.
     #[serde(default)]
     pub in_place_update_strategy: InPlaceUpdateStrategy,
@@ -175,6 +178,9 @@ pub struct GameStatefulSetStatus {
     /// The last revision that all pods reached.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stable_revision: String,
+    /// The revision whose update is aborted: while it is `updateRevision`, no pod is updated to it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub aborted_revision: String,
     /// Number of hash collisions of revision names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,

@@ -32,6 +32,17 @@ pub struct WorkloadHook {
     pub args: Vec<Argument>,
 }
 
+/// What happens when failed pods or the progress deadline stop an update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UpdateFailurePolicy {
+    /// No further pods are updated, and the pods stay as they are.
+    #[default]
+    Pause,
+    /// All pods go back to `status.stableRevision`, within the same budget and with the same hooks: in place, or by
+    /// recreation under `RollingUpdate`. Another template or the annotation `inplace.dev/retry` ends the abort.
+    Abort,
+}
+
 /// How a pod is updated in place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

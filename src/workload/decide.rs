@@ -9,6 +9,7 @@ use crate::api::kstatus;
 use crate::podtask::selector;
 use crate::podtask::task::Purpose;
 use crate::podtask::write::Event;
+use crate::workload::abort::{self, ABORTED, ABORTING};
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, CanaryInput, Held, Step};
@@ -50,10 +51,16 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let carried: BTreeSet<&str> =
         objects.pods.iter().filter(|pod| pod.is_active()).map(|pod| pod.label.as_str()).collect();
     let current = revision::current(objects.revisions, &carried, &before.current_revision, &found.revision);
-    let input = ReconcileInput::new(spec, objects, &found.revision, current);
+    let stable = abort::stable(before, objects.revisions, current);
+    let aborts = abort::is_active(spec, before, &found.revision.name);
+    // While an update is aborted, all pods are updated to the stable revision.
+    let (update, old) = if aborts { (stable, stable) } else { (&found.revision, current) };
+    let input = ReconcileInput::new(spec, objects, update, old);
 
-    let step = steps(&input, objects, before);
-    let survey = Survey::of(&input, step.held, spec.update.paused);
+    let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
+    // A pause that a canary step has set does not hold the pods of an aborted update.
+    let paused = spec.update.paused && !(aborts && !before.steps.pauses.is_empty());
+    let survey = Survey::of(&input, step.held, paused);
     let scaling = match &spec.kind {
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
         Kind::StatefulSet(set) => stateful::decide(&input, set, &survey),
@@ -61,11 +68,38 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let picks = update::pick(&input, &survey, &scaling.leave);
     let acts = act::act(&input, &scaling, &picks);
 
-    let (report, deadline) = report(&input, before, &found, &step, &survey, &scaling, &acts);
-    let times = [act::requeue_at(&input), step.requeue_at, deadline.requeue_at];
+    let decided = Decided {
+        found: &found,
+        current: &current.name,
+        aborts,
+        step: &step,
+        survey: &survey,
+        scaling: &scaling,
+        acts: &acts,
+    };
+    let Reported { report, deadline, failure } = report(&input, before, &decided);
+    let late = deadline.exceeded;
+    if !aborts && abort::begins(spec, &before.steps, &found.revision.name, stable, failure.as_ref(), late) {
+        let cause =
+            failure.map_or_else(|| "the update does not progress".to_owned(), |failure| failure.message);
+        let (report, event) = abort::begin(report, before, &stable.name, &cause, objects.now);
+        let actions = vec![Action::Report(event)];
+        return Decision { actions, report: Some(report), requeue_at: Some(objects.now) };
+    }
+    // The retry of an aborted update is confirmed only when the status does not have the abort any more.
+    let unconfirmed = spec.update.retry && !before.aborted_revision.is_empty();
+    let again = unconfirmed.then_some(objects.now);
+    let times = [act::requeue_at(&input), step.requeue_at, deadline.requeue_at, again];
     let events = events(before, &report);
-    let actions = actions(&input, objects, &found, before, acts, step, events);
+    let mut actions = actions(&input, objects, before, &found, acts, step, events);
+    actions.extend((asks_retry(spec) && !unconfirmed).then_some(Action::ClearRetry));
     Decision { actions, report: Some(report), requeue_at: times.into_iter().flatten().min() }
+}
+
+/// True when a person asks to retry what failed.
+fn asks_retry(spec: &WorkloadSpec) -> bool {
+    let hooks = &spec.hooks;
+    hooks.retry_pre_delete || hooks.retry_pre_inplace || hooks.retry_post_inplace || spec.update.retry
 }
 
 /// The state of the canary steps; without steps, the partition of the spec applies.
@@ -122,8 +156,8 @@ fn reached(input: &ReconcileInput<'_>, held: Held) -> bool {
 fn actions(
     input: &ReconcileInput<'_>,
     objects: &CachedObjects<'_>,
-    found: &Found,
     before: &Report,
+    found: &Found,
     acts: Acts,
     step: Step,
     events: Vec<Event>,
@@ -134,7 +168,7 @@ fn actions(
     actions.extend(acts.actions);
     let mut needed =
         revision::needed(objects.pods.iter().copied(), [input.current_name(), &before.stable_revision]);
-    needed.insert(input.update_name());
+    needed.extend([input.update_name(), found.revision.name.as_str()]);
     let surplus = revision::surplus(&objects.history, &needed, spec.history);
     actions.extend(surplus.into_iter().map(|name| Action::DeleteRevision(name.to_owned())));
     actions.extend(events.into_iter().map(Action::Report));
@@ -142,29 +176,40 @@ fn actions(
         step.actions.into_iter().partition(|action| matches!(action, Action::SetPaused(_)));
     actions.extend(others);
     actions.extend(last);
-    let hooks = &spec.hooks;
-    let retry =
-        hooks.retry_pre_delete || hooks.retry_pre_inplace || hooks.retry_post_inplace || spec.update.retry;
-    actions.extend(retry.then_some(Action::ClearRetry));
     actions
 }
 
-fn report(
-    input: &ReconcileInput<'_>,
-    before: &Report,
-    found: &Found,
-    step: &Step,
-    survey: &Survey<'_>,
-    scaling: &Scaling<'_>,
-    acts: &Acts,
-) -> (Report, Deadline) {
+/// What was decided, for the report.
+struct Decided<'p, 'a> {
+    found: &'p Found,
+    /// The revision that a partition holds pods back at.
+    current: &'p str,
+    /// True while the update is aborted.
+    aborts: bool,
+    step: &'p Step,
+    survey: &'p Survey<'a>,
+    scaling: &'p Scaling<'a>,
+    acts: &'p Acts,
+}
+
+/// The report, and what it is based on.
+struct Reported {
+    report: Report,
+    deadline: Deadline,
+    failure: Option<UpdateFailure>,
+}
+
+fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>) -> Reported {
     let (spec, now) = (input.spec, input.now);
+    let Decided { found, current, aborts, step, survey, scaling, acts } = *decided;
+    let revision = found.revision.name.as_str();
     let mut report = Report {
         generation: spec.generation,
-        counts: Counts::of(&input.views, input.update_name(), input.current_name()),
-        current_revision: input.current_name().to_owned(),
-        update_revision: input.update_name().to_owned(),
+        counts: Counts::of(&input.views, revision, current),
+        current_revision: current.to_owned(),
+        update_revision: revision.to_owned(),
         stable_revision: before.stable_revision.clone(),
+        aborted_revision: if aborts { revision.to_owned() } else { String::new() },
         collisions: found.collisions,
         selector: selector::text(&spec.selector),
         conditions: before.conditions.clone(),
@@ -195,7 +240,11 @@ fn report(
         None => report.set_condition(SCALE_FAILED, false, "NoFailure", "", now),
     }
     let no_hook = problem(false).or_else(|| step.problem.clone());
-    let update_failure = status::update_failure(input, survey, scaling, acts, step, no_hook);
+    let mut update_failure = status::update_failure(input, survey, scaling, acts, step, no_hook);
+    if aborts {
+        let back = survey.old == 0 && reached(input, step.held);
+        update_failure = Some(abort::failure(before, input.update_name(), update_failure, back));
+    }
     match &update_failure {
         Some(UpdateFailure { reason, message, .. }) => {
             report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now);
@@ -204,16 +253,17 @@ fn report(
     }
     let (going, reason, message) =
         status::progress(input, survey, step.held, update_failure.as_ref(), &|held| reached(input, held));
-    let deadline = deadline::of(input, before, &found.revision.name, reason, &acts.actions);
-    let late = deadline.exceeded && (going || reason == "HookTemplate");
+    let (going, reason) = if aborts && reason == "Complete" { (false, ABORTED) } else { (going, reason) };
+    let deadline = deadline::of(input, before, revision, reason, &acts.actions);
+    let late = deadline.exceeded && (going || matches!(reason, "HookTemplate" | ABORTING));
     let (going, reason) = if late { (false, EXCEEDED) } else { (going, reason) };
     report.set_condition(PROGRESSING, going, reason, message.clone(), now);
     report.set_last_progress(Some(deadline.last_progress));
     if reason == "Complete" {
-        input.update_name().clone_into(&mut report.stable_revision);
-    } else if report.stable_revision.is_empty() && input.current_name() != input.update_name() {
+        revision.clone_into(&mut report.stable_revision);
+    } else if report.stable_revision.is_empty() && current != revision {
         // The revision before the first update that this release observes.
-        input.current_name().clone_into(&mut report.stable_revision);
+        current.clone_into(&mut report.stable_revision);
     }
     let update_failure = if late { Some(late_failure(spec, &message)) } else { update_failure };
     let steps = spec.update.canary.as_ref().map_or(0, |canary| canary.steps.len());
@@ -227,7 +277,7 @@ fn report(
         counts: report.counts,
     };
     report.set_health(&health::of(input, &findings), now);
-    (report, deadline)
+    Reported { report, deadline, failure: update_failure }
 }
 
 /// What `Stalled` says when the progress deadline is exceeded.
@@ -246,7 +296,10 @@ fn events(before: &Report, report: &Report) -> Vec<Event> {
     let late = reason(report).as_deref() == Some(EXCEEDED) && reason(before).as_deref() != Some(EXCEEDED);
     let stalled = report.conditions.iter().find(|condition| condition.kind == kstatus::STALLED);
     let message = stalled.map(|condition| condition.message.clone()).unwrap_or_default();
-    late.then(|| Event::warning(EXCEEDED, message)).into_iter().collect()
+    let back = reason(report).as_deref() == Some(ABORTED) && reason(before).as_deref() != Some(ABORTED);
+    let late = late.then(|| Event::warning(EXCEEDED, message.clone()));
+    let back = back.then(|| Event { reason: ABORTED, message, warning: false });
+    late.into_iter().chain(back).collect()
 }
 
 #[cfg(test)]

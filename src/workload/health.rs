@@ -6,6 +6,8 @@
 //! | the update cannot continue (failed pods, a failed hook, a change that cannot be made in place), no task in progress | Stalled |
 //! | the same, and a task is in progress | Reconciling |
 //! | the progress deadline is exceeded | Stalled, whatever is in progress |
+//! | the update is aborted, and pods go back | Reconciling |
+//! | all pods are back, or cannot go back | Stalled |
 //! | the hook of a scale-in failed, and nothing else is to be done | Stalled |
 //! | a `HookTemplate` is missing | Reconciling: it may be applied later |
 //! | paused by a person or by a canary step, with pods left to update | Reconciling |
@@ -15,6 +17,7 @@
 
 use crate::api::kstatus::ObjectState;
 use crate::podtask::state::TaskState;
+use crate::workload::abort::ABORTING;
 use crate::workload::deadline::EXCEEDED;
 use crate::workload::input::ReconcileInput;
 use crate::workload::report::Counts;
@@ -55,7 +58,11 @@ pub fn of(input: &ReconcileInput<'_>, findings: &Findings<'_>) -> Health {
     let busy = input.views.iter().any(|view| matches!(view.task_state, TaskState::Busy { .. }));
     let is_over = matches!(progress, "Complete" | "PartitionReached" | "OnDelete");
     if let Some(failure) = findings.update_failure.filter(|failure| failure.stops && !is_over) {
-        let waits = busy && failure.reason != EXCEEDED || failure.reason == "HookTemplate";
+        let waits = match failure.reason {
+            "HookTemplate" | ABORTING => true,
+            EXCEEDED => false,
+            _ => busy,
+        };
         let state = if waits { ObjectState::Reconciling } else { ObjectState::Stalled };
         return health(state, failure.reason, &failure.message);
     }

@@ -6,7 +6,8 @@
 //!  previous status ──▶ Report ───────┼─▶ decide() ─┼─▶ Report ─▶ status
 //!  pods, hooks, … ─▶ CachedObjects ──┘             └─▶ when to reconcile again
 //!
-//!  decide: revision   which revision the template is, and which one a partition holds pods back at
+//!  decide: abort      whether the update is aborted: then the pods go back to the stable revision
+//!          revision   which revision the template is, and which one a partition holds pods back at
 //!        → canary     the current step, its partition, paused or not
 //!        → survey     how each pod gets to the newest revision (diff), how many pods are held back
 //!        → scale      which pods are created and which are removed (GameDeployment)
@@ -30,6 +31,7 @@
 //! the update is a `HookRun` of the workload, with the name and in the list that users expect. The hook after it is
 //! part of the request, because it has to end before the pod takes traffic again.
 
+pub mod abort;
 pub mod act;
 pub mod action;
 pub mod adoption;

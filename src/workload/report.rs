@@ -24,6 +24,8 @@ pub struct Report {
     pub update_revision: String,
     /// The last revision that all pods reached; empty: not known.
     pub stable_revision: String,
+    /// The revision whose update is aborted; empty: none.
+    pub aborted_revision: String,
     /// How often the name of a revision was taken.
     pub collisions: i32,
     /// The selector as text.
@@ -94,6 +96,7 @@ impl Report {
             current_revision: status.current_revision.clone(),
             update_revision: status.update_revision.clone(),
             stable_revision: status.stable_revision.clone(),
+            aborted_revision: status.aborted_revision.clone(),
             collisions: status.collision_count.unwrap_or(0),
             selector: status.label_selector.clone(),
             conditions: status.conditions.clone(),
@@ -116,6 +119,7 @@ impl Report {
             current_revision: status.current_revision.clone(),
             update_revision: status.update_revision.clone(),
             stable_revision: status.stable_revision.clone(),
+            aborted_revision: status.aborted_revision.clone(),
             collision_count: status.collision_count,
             label_selector: status.label_selector.clone(),
             conditions: status.conditions.clone(),
@@ -143,6 +147,7 @@ impl Report {
             current_revision: self.current_revision.clone(),
             update_revision: self.update_revision.clone(),
             stable_revision: self.stable_revision.clone(),
+            aborted_revision: self.aborted_revision.clone(),
             collision_count: Some(self.collisions),
             label_selector: self.selector.clone(),
             conditions: self.conditions.clone(),
@@ -169,6 +174,7 @@ impl Report {
             current_revision: same.current_revision,
             update_revision: same.update_revision,
             stable_revision: same.stable_revision,
+            aborted_revision: same.aborted_revision,
             collision_count: same.collision_count,
             label_selector: same.label_selector,
             conditions: same.conditions,

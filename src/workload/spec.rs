@@ -14,7 +14,7 @@ use crate::api::game_stateful_set::{
     GameStatefulSet, GameStatefulSetSpec, PodManagementPolicy, RollingUpdate,
 };
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
-use crate::api::workload::{Canary, ContainerOrder, HookStrategy, WorkloadHook};
+use crate::api::workload::{Canary, ContainerOrder, HookStrategy, UpdateFailurePolicy, WorkloadHook};
 use crate::api::workload_key;
 use crate::podtask::amount::{Amount, Bounds};
 
@@ -113,6 +113,8 @@ pub struct Update {
     pub fallback: bool,
     /// How many failed pods stop an update, if given.
     pub threshold: Option<Amount>,
+    /// True when pods go back to the stable revision if failed pods or the progress deadline stop the update.
+    pub aborts: bool,
     /// True when failed updates are to be retried.
     pub retry: bool,
 }
@@ -287,6 +289,7 @@ impl<'a> About<'a> {
             max_unavailable: amount(&strategy.max_unavailable, Amount::Percent(25)),
             max_surge: amount(&strategy.max_surge, Amount::Count(0)),
             paused: strategy.paused,
+            aborts: strategy.on_failure == UpdateFailurePolicy::Abort,
             grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
             order: strategy.in_place_update_strategy.policy,
             canary: strategy.canary,
@@ -320,6 +323,7 @@ fn same(spec: GameStatefulSetSpec) -> GameDeploymentSpec {
             max_unavailable,
             max_surge,
             paused: update.paused,
+            on_failure: update.on_failure,
             in_place_update_strategy: update.in_place_update_strategy,
             canary: update.canary,
         },

@@ -45,11 +45,13 @@ pub struct UpdateFailure {
     pub message: String,
     /// True when the update does not continue before a person has acted.
     pub stops: bool,
+    /// True when so many pods failed that no more are started.
+    pub failed_pods: bool,
 }
 
 impl UpdateFailure {
     pub(super) fn new(reason: &'static str, message: String, stops: bool) -> Self {
-        Self { reason, message, stops }
+        Self { reason, message, stops, failed_pods: false }
     }
 }
 
@@ -103,7 +105,7 @@ fn failed_pods(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Update
         first.pod.name,
         note(first)
     );
-    Some(UpdateFailure::new(reason, message, stops))
+    Some(UpdateFailure { failed_pods: stops, ..UpdateFailure::new(reason, message, stops) })
 }
 
 /// The pods whose request no agent accepted.

@@ -15,6 +15,7 @@ use crate::workload::decide::Decision;
 use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight, stateful_set};
 use crate::workload::hooks::{HookType, Run};
 
+mod abort;
 mod deadline;
 mod failed_hooks;
 mod faults;
@@ -22,6 +23,7 @@ mod health;
 mod scale;
 mod seeds;
 mod surge;
+mod undo;
 
 const FIVE: [&str; 5] = ["web-a", "web-b", "web-c", "web-d", "web-e"];
 
