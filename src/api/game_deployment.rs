@@ -14,7 +14,7 @@ use crate::api::priority::PriorityKey;
 use crate::api::serde_default::is_default;
 use crate::api::workload::{
     Canary, CanaryStatus, Condition, HookCondition, HookStrategy, InPlaceUpdateStrategy, PauseCondition,
-    everything, nothing, one, quarter, ten,
+    UpdateFailurePolicy, everything, nothing, one, quarter, ten,
 };
 /// The desired state of a set of interchangeable pods.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -54,6 +54,12 @@ pub struct GameDeploymentSpec {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub min_ready_seconds: i32,
+    /// Seconds without progress of an update after which `Progressing` is False with the reason
+    /// `ProgressDeadlineExceeded`. Progress: a pod was created, its task changed stage, or it is available at the
+    /// newest revision. A pause does not count as time. Absent: no deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub progress_deadline_seconds: Option<i32>,
     /// Number of old revisions that are kept for a rollback.
     #[serde(default = "ten")]
     #[schemars(range(min = 0))]
@@ -114,6 +120,9 @@ pub struct UpdateStrategy {
     /// True if no further updates are started. Scaling continues.
     #[serde(default)]
     pub paused: bool,
+    /// What happens when failed pods or the progress deadline stop an update.
+    #[serde(default)]
+    pub on_failure: UpdateFailurePolicy,
     /// How a pod is updated in place.
     #[serde(default)]
     pub in_place_update_strategy: InPlaceUpdateStrategy,
@@ -163,6 +172,12 @@ pub struct GameDeploymentStatus {
     /// The revision of the template.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub update_revision: String,
+    /// The last revision that all pods reached.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stable_revision: String,
+    /// The revision whose update is aborted: while it is `updateRevision`, no pod is updated to it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub aborted_revision: String,
     /// Number of hash collisions of revision names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
@@ -209,6 +224,7 @@ impl Default for UpdateStrategy {
             max_unavailable: quarter(),
             max_surge: nothing(),
             paused: false,
+            on_failure: UpdateFailurePolicy::default(),
             in_place_update_strategy: InPlaceUpdateStrategy::default(),
             priority: Vec::new(),
             canary: None,

@@ -208,7 +208,7 @@ pub struct InPlaceRolloutStatus {
     /// The pods that failed, with the reason; at most one hundred.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<PodFailure>,
-    /// `Progressing`, `Complete` and `Failed`.
+    /// `Progressing`, `Complete` and `Failed`, and `Ready`, `Reconciling` and `Stalled`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Downtime in milliseconds, over the containers of the pods that are done and still exist.

@@ -13,6 +13,7 @@ pub mod hook_run;
 pub mod hook_template;
 pub mod image;
 pub mod in_place_rollout;
+pub mod kstatus;
 pub mod manifest;
 pub mod pod_ref;
 pub mod pod_template;

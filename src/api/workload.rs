@@ -32,6 +32,17 @@ pub struct WorkloadHook {
     pub args: Vec<Argument>,
 }
 
+/// What happens when failed pods or the progress deadline stop an update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UpdateFailurePolicy {
+    /// No further pods are updated, and the pods stay as they are.
+    #[default]
+    Pause,
+    /// All pods go back to `status.stableRevision`, within the same budget and with the same hooks: in place, or by
+    /// recreation under `RollingUpdate`. Another template or the annotation `inplace.dev/retry` ends the abort.
+    Abort,
+}
+
 /// How a pod is updated in place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -99,7 +110,7 @@ pub struct CanaryPause {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// `Progressing`, `Available`, `UpdateFailed` or `ScaleFailed`.
+    /// Type of the condition, for example `Progressing` or `Ready`.
     #[serde(rename = "type")]
     pub kind: String,
     /// `True` or `False`.
@@ -107,6 +118,9 @@ pub struct Condition {
     /// When `status` changed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Timestamp>,
+    /// Only of `Progressing`: when the update progressed last, or when the reason changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_update_time: Option<Timestamp>,
     /// Machine-readable reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,

@@ -116,6 +116,8 @@ pub fn decide(rollout: &Rollout, mut input: RolloutInput<'_>) -> Decision {
 fn expire(rollout: &Rollout, now: Timestamp) -> Decision {
     let mut status = rollout.before.clone();
     status.observed_generation = rollout.generation;
+    // A rollout that ended under an earlier release has fewer conditions.
+    report::conditions(rollout, &mut status, now);
     let ttl = rollout.spec.ttl_seconds_after_finished;
     let end = ttl.zip(status.finished_at).map(|(ttl, at)| later(at, SignedDuration::from_secs(ttl.into())));
     let delete = end.is_some_and(|end| end <= now);
@@ -148,7 +150,7 @@ fn begin(rollout: &Rollout, input: &RolloutInput<'_>) -> Decision {
         if until <= now {
             return refused(rollout, &StopReason::failed("TargetNotFound", message), now);
         }
-        let status = report::pending(rollout, message);
+        let status = report::pending(rollout, message, now);
         return Decision { status, requeue_at: Some(later(now, REQUEUE).min(until)), ..Decision::default() };
     }
     if let Some(drift) = input.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {

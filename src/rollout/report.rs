@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
+use crate::api::kstatus::ObjectState;
 use crate::api::workload::Condition;
 use crate::podtask::state::Stage;
 use crate::podtask::time::whole_seconds;
@@ -14,6 +15,9 @@ use crate::rollout::budget::Bounds;
 use crate::rollout::desired::Rollout;
 use crate::rollout::stop_reason::StopReason;
 use crate::rollout::view::{PodView, State};
+
+/// The reason when as many pods are done as the partition allows.
+const PARTITION: &str = "Partition";
 
 /// Maximum number of failures with details.
 const MOST_FAILURES: usize = 100;
@@ -116,14 +120,17 @@ fn downtime(rollout: &Rollout, views: &[PodView<'_>]) -> Downtime {
 }
 
 /// The status while the target does not exist yet.
-pub(super) fn pending(rollout: &Rollout, message: String) -> InPlaceRolloutStatus {
-    InPlaceRolloutStatus {
+pub(super) fn pending(rollout: &Rollout, message: String, now: Timestamp) -> InPlaceRolloutStatus {
+    let mut status = InPlaceRolloutStatus {
         observed_generation: rollout.generation,
         target: rollout.target(),
         reason: "TargetNotFound".to_owned(),
         message,
+        conditions: rollout.before.conditions.clone(),
         ..InPlaceRolloutStatus::default()
-    }
+    };
+    conditions(rollout, &mut status, now);
+    status
 }
 
 /// The status of a rollout that ends at once, see `refused`: with the last counts, if it had begun.
@@ -176,7 +183,7 @@ pub(super) fn phase(
             (true, _) => (RolloutPhase::Paused, "Paused", format!("{line}; paused by spec.paused")),
             (_, true) => {
                 let message = format!("{line}; spec.partition holds back {} pods", bounds.held);
-                (RolloutPhase::Paused, "Partition", message)
+                (RolloutPhase::Paused, PARTITION, message)
             }
             _ => (RolloutPhase::Running, waits.reason(status), line),
         }
@@ -229,15 +236,27 @@ impl Waits {
     }
 }
 
-/// Sets `Progressing`, `Complete` and `Failed`, each with its transition time.
+/// The state as `kubectl wait`, Flux and Helm read it. A rollout that has done what its partition allows is as its spec
+/// says; one that is paused is not.
+fn state(status: &InPlaceRolloutStatus) -> ObjectState {
+    match status.phase {
+        RolloutPhase::Succeeded => ObjectState::Ready,
+        RolloutPhase::Paused if status.reason == PARTITION => ObjectState::Ready,
+        RolloutPhase::Pending | RolloutPhase::Running | RolloutPhase::Paused => ObjectState::Reconciling,
+        RolloutPhase::Failed | RolloutPhase::Superseded => ObjectState::Stalled,
+    }
+}
+
+/// Sets all conditions, each with its transition time.
 pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, now: Timestamp) {
     let phase = status.phase;
     let ended = phase.is_terminal();
-    for (kind, is) in [
+    let own = [
         ("Progressing", phase == RolloutPhase::Running),
         ("Complete", phase == RolloutPhase::Succeeded),
         ("Failed", matches!(phase, RolloutPhase::Failed | RolloutPhase::Superseded)),
-    ] {
+    ];
+    for (kind, is) in own.into_iter().chain(state(status).conditions()) {
         let truth = if is { "True" } else { "False" };
         let before = rollout.before.conditions.iter().find(|recorded| recorded.kind == kind);
         let since = before
@@ -249,6 +268,7 @@ pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, n
             kind: kind.to_owned(),
             status: truth.to_owned(),
             last_transition_time: Some(since.unwrap_or_else(|| whole_seconds(now))),
+            last_update_time: None,
             reason: if status.reason.is_empty() { format!("{phase:?}") } else { status.reason.clone() },
             message,
         };
@@ -280,4 +300,49 @@ pub(super) fn events(rollout: &Rollout, status: &InPlaceRolloutStatus) -> Vec<Ev
         report(reason, status.message.clone(), warning);
     }
     events
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::rollout::fixtures::{at, rollout};
+
+    /// The conditions of the three that are True.
+    fn health(phase: RolloutPhase, reason: &str) -> Vec<String> {
+        let mut status = InPlaceRolloutStatus { phase, reason: reason.to_owned(), ..Default::default() };
+        conditions(&rollout(&json!({})), &mut status, at(1));
+        let own = |kind: &str| !matches!(kind, "Progressing" | "Complete" | "Failed");
+        let all = status.conditions.into_iter().filter(|condition| own(&condition.kind));
+        let all: Vec<_> = all.collect();
+        assert_eq!(all.len(), 3, "each of the three is always there");
+        all.into_iter()
+            .filter(|condition| condition.status == "True")
+            .map(|condition| condition.kind)
+            .collect()
+    }
+
+    #[test]
+    fn a_rollout_is_ready_in_progress_or_stalled() {
+        for (phase, reason, is) in [
+            (RolloutPhase::Pending, "TargetNotFound", "Reconciling"),
+            (RolloutPhase::Running, "PodsUnavailable", "Reconciling"),
+            (RolloutPhase::Paused, "Paused", "Reconciling"),
+            (RolloutPhase::Paused, "Partition", "Ready"),
+            (RolloutPhase::Succeeded, "AllPodsDone", "Ready"),
+            (RolloutPhase::Failed, "FailureThreshold", "Stalled"),
+            (RolloutPhase::Superseded, "Superseded", "Stalled"),
+        ] {
+            assert_eq!(health(phase, reason), [is], "{phase:?} {reason}");
+        }
+    }
+
+    #[test]
+    fn a_rollout_that_waits_for_its_target_is_in_progress() {
+        let status = pending(&rollout(&json!({})), "the target does not exist".to_owned(), at(1));
+        let is = status.conditions.iter().find(|condition| condition.status == "True").unwrap();
+        assert_eq!((is.kind.as_str(), is.reason.as_str()), ("Reconciling", "TargetNotFound"));
+        assert!(status.observed_generation > 0);
+    }
 }

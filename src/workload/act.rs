@@ -21,6 +21,7 @@ use crate::podtask::time::whole_seconds;
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::workload::action::{Action, Claims, Why};
 use crate::workload::diff::Change;
+use crate::workload::failed_hook::FailedHook;
 use crate::workload::hooks::{self, Gate, HookType};
 use crate::workload::input::{ClaimState, ReconcileInput};
 use crate::workload::new_pod;
@@ -44,6 +45,8 @@ pub struct Acts {
     pub requeue_at: Option<Timestamp>,
     /// Why a `HookRun` cannot be created or a pod cannot get its claim, if so, and for which purpose.
     pub problem: Option<(Purpose, String)>,
+    /// The hooks that did not succeed and that pods wait for.
+    pub failed_hooks: Vec<FailedHook>,
 }
 
 /// Goes through all pods.
@@ -231,6 +234,9 @@ impl<'a> Planner<'_, 'a> {
     fn report_waiting(&mut self, view: &PodView<'_>, task: &PodTask) {
         let key = task.key();
         let run = self.input.runs_of(view.pod).iter().find(|run| run.key == key);
+        if let Some(run) = run.filter(|run| run.has_failed() && !run.deleting) {
+            self.acts.failed_hooks.push(FailedHook::of(view, task.purpose, run));
+        }
         if let Some((run, reported)) = run.and_then(|run| Some((run, hooks::condition(view.pod, run)?))) {
             self.report(run.kind, reported);
         }

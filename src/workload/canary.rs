@@ -12,6 +12,7 @@ use crate::podtask::time::later;
 use crate::podtask::time::whole_seconds;
 use crate::podtask::write::Event;
 use crate::workload::action::Action;
+use crate::workload::failed_hook;
 use crate::workload::hooks::{self, HookTemplates, HookType, Run, TemplateState};
 use crate::workload::name;
 use crate::workload::report::Steps;
@@ -58,6 +59,8 @@ pub struct Step {
     pub requeue_at: Option<Timestamp>,
     /// Why the steps cannot continue.
     pub problem: Option<String>,
+    /// What is said about the failed hook that the step waits for.
+    pub failed_hook: Option<String>,
 }
 
 /// Whether a part of a step is over.
@@ -89,6 +92,7 @@ pub fn decide(input: &CanaryInput<'_>, before: &Steps) -> Step {
             actions: Vec::new(),
             requeue_at: None,
             problem: None,
+            failed_hook: None,
         },
     };
     if reset {
@@ -158,7 +162,7 @@ impl Now<'_> {
         let run = self.input.runs.iter().find(|run| run.kind == HookType::Canary && run.key == key);
         match run {
             Some(run) if run.has_passed() => Part::Over,
-            Some(run) if run.has_failed() => self.pause(PauseReason::PausedByStepBasedHook, None),
+            Some(run) if run.has_failed() => self.pause_after(&spec.name),
             Some(_) => Part::Waits,
             // The user who continued in spite of a failure may have deleted the run.
             None if self
@@ -168,7 +172,7 @@ impl Now<'_> {
                 .iter()
                 .any(|pause| pause.reason == PauseReason::PausedByStepBasedHook) =>
             {
-                self.pause(PauseReason::PausedByStepBasedHook, None)
+                self.pause_after(&spec.name)
             }
             None => {
                 let template = &hook.template_name;
@@ -188,6 +192,15 @@ impl Now<'_> {
                 Part::Waits
             }
         }
+    }
+
+    /// Pauses because the hook `run` of the step did not succeed.
+    fn pause_after(&mut self, run: &str) -> Part {
+        let part = self.pause(PauseReason::PausedByStepBasedHook, None);
+        if matches!(part, Part::Waits) {
+            self.next.failed_hook = Some(failed_hook::of_step(self.index, run));
+        }
+        part
     }
 
     /// A pause begins when `paused` is observed as true and ends when it is observed as false: a controller that

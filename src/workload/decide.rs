@@ -5,11 +5,17 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
+use crate::api::kstatus;
 use crate::podtask::selector;
 use crate::podtask::task::Purpose;
+use crate::podtask::write::Event;
+use crate::workload::abort::{self, ABORTED, ABORTING};
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, CanaryInput, Held, Step};
+use crate::workload::deadline::{self, Deadline, EXCEEDED};
+use crate::workload::failed_hook;
+use crate::workload::health::{self, Findings};
 use crate::workload::hooks::HookType;
 use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::prefetch;
@@ -18,7 +24,7 @@ use crate::workload::revision::{self, Found};
 use crate::workload::scale::{self, Scaling};
 use crate::workload::spec::{Kind, WorkloadSpec};
 use crate::workload::stateful::{self, Ordinals, threshold};
-use crate::workload::status;
+use crate::workload::status::{self, UpdateFailure};
 use crate::workload::survey::Survey;
 use crate::workload::update;
 use crate::workload::view::PodView;
@@ -46,10 +52,16 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let carried: BTreeSet<&str> =
         objects.pods.iter().filter(|pod| pod.is_active()).map(|pod| pod.label.as_str()).collect();
     let current = revision::current(objects.revisions, &carried, &before.current_revision, &found.revision);
-    let input = ReconcileInput::new(spec, objects, &found.revision, current);
+    let stable = abort::stable(before, objects.revisions, current);
+    let aborts = abort::is_active(spec, before, &found.revision.name);
+    // While an update is aborted, all pods are updated to the stable revision.
+    let (update, old) = if aborts { (stable, stable) } else { (&found.revision, current) };
+    let input = ReconcileInput::new(spec, objects, update, old);
 
-    let step = steps(&input, objects, before);
-    let survey = Survey::of(&input, step.held, spec.update.paused);
+    let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
+    // A pause that a canary step has set does not hold the pods of an aborted update.
+    let paused = spec.update.paused && !(aborts && !before.steps.pauses.is_empty());
+    let survey = Survey::of(&input, step.held, paused);
     let scaling = match &spec.kind {
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
         Kind::StatefulSet(set) => stateful::decide(&input, set, &survey),
@@ -58,10 +70,38 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let mut acts = act::act(&input, &scaling, &picks);
     prefetch::add(&input, &survey, &scaling.leave, &mut acts.actions);
 
-    let report = report(&input, before, &found, &step, &survey, &scaling, &acts);
-    let times = [act::requeue_at(&input), acts.requeue_at, step.requeue_at];
-    let requeue_at = times.into_iter().flatten().min();
-    Decision { actions: actions(&input, objects, &found, acts, step), report: Some(report), requeue_at }
+    let decided = Decided {
+        found: &found,
+        current: &current.name,
+        aborts,
+        step: &step,
+        survey: &survey,
+        scaling: &scaling,
+        acts: &acts,
+    };
+    let Reported { report, deadline, failure } = report(&input, before, &decided);
+    let late = deadline.exceeded;
+    if !aborts && abort::begins(spec, &before.steps, &found.revision.name, stable, failure.as_ref(), late) {
+        let cause =
+            failure.map_or_else(|| "the update does not progress".to_owned(), |failure| failure.message);
+        let (report, event) = abort::begin(report, before, &stable.name, &cause, objects.now);
+        let actions = vec![Action::Report(event)];
+        return Decision { actions, report: Some(report), requeue_at: Some(objects.now) };
+    }
+    // The retry of an aborted update is confirmed only when the status does not have the abort any more.
+    let unconfirmed = spec.update.retry && !before.aborted_revision.is_empty();
+    let again = unconfirmed.then_some(objects.now);
+    let times = [act::requeue_at(&input), acts.requeue_at, step.requeue_at, deadline.requeue_at, again];
+    let events = events(before, &report);
+    let mut actions = actions(&input, objects, before, &found, acts, step, events);
+    actions.extend((asks_retry(spec) && !unconfirmed).then_some(Action::ClearRetry));
+    Decision { actions, report: Some(report), requeue_at: times.into_iter().flatten().min() }
+}
+
+/// True when a person asks to retry what failed.
+fn asks_retry(spec: &WorkloadSpec) -> bool {
+    let hooks = &spec.hooks;
+    hooks.retry_pre_delete || hooks.retry_pre_inplace || hooks.retry_post_inplace || spec.update.retry
 }
 
 /// The state of the canary steps; without steps, the partition of the spec applies.
@@ -78,6 +118,7 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
             actions: stale.chain(own_pause.then_some(Action::SetPaused(false))).collect(),
             requeue_at: None,
             problem: None,
+            failed_hook: None,
         };
     };
     let canary_input = CanaryInput {
@@ -117,44 +158,60 @@ fn reached(input: &ReconcileInput<'_>, held: Held) -> bool {
 fn actions(
     input: &ReconcileInput<'_>,
     objects: &CachedObjects<'_>,
+    before: &Report,
     found: &Found,
     acts: Acts,
     step: Step,
+    events: Vec<Event>,
 ) -> Vec<Action> {
     let spec = input.spec;
     let mut actions: Vec<_> =
         found.write.map(|write| Action::WriteRevision(found.revision.clone(), write)).into_iter().collect();
     actions.extend(acts.actions);
-    let mut needed = revision::needed(objects.pods.iter().copied(), input.current_name());
-    needed.insert(input.update_name());
+    let mut needed =
+        revision::needed(objects.pods.iter().copied(), [input.current_name(), &before.stable_revision]);
+    needed.extend([input.update_name(), found.revision.name.as_str()]);
     let surplus = revision::surplus(&objects.history, &needed, spec.history);
     actions.extend(surplus.into_iter().map(|name| Action::DeleteRevision(name.to_owned())));
+    actions.extend(events.into_iter().map(Action::Report));
     let (last, others): (Vec<_>, Vec<_>) =
         step.actions.into_iter().partition(|action| matches!(action, Action::SetPaused(_)));
     actions.extend(others);
     actions.extend(last);
-    let hooks = &spec.hooks;
-    let retry =
-        hooks.retry_pre_delete || hooks.retry_pre_inplace || hooks.retry_post_inplace || spec.update.retry;
-    actions.extend(retry.then_some(Action::ClearRetry));
     actions
 }
 
-fn report(
-    input: &ReconcileInput<'_>,
-    before: &Report,
-    found: &Found,
-    step: &Step,
-    survey: &Survey<'_>,
-    scaling: &Scaling<'_>,
-    acts: &Acts,
-) -> Report {
+/// What was decided, for the report.
+struct Decided<'p, 'a> {
+    found: &'p Found,
+    /// The revision that a partition holds pods back at.
+    current: &'p str,
+    /// True while the update is aborted.
+    aborts: bool,
+    step: &'p Step,
+    survey: &'p Survey<'a>,
+    scaling: &'p Scaling<'a>,
+    acts: &'p Acts,
+}
+
+/// The report, and what it is based on.
+struct Reported {
+    report: Report,
+    deadline: Deadline,
+    failure: Option<UpdateFailure>,
+}
+
+fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>) -> Reported {
     let (spec, now) = (input.spec, input.now);
+    let Decided { found, current, aborts, step, survey, scaling, acts } = *decided;
+    let revision = found.revision.name.as_str();
     let mut report = Report {
         generation: spec.generation,
-        counts: Counts::of(&input.views, input.update_name(), input.current_name()),
-        current_revision: input.current_name().to_owned(),
-        update_revision: input.update_name().to_owned(),
+        counts: Counts::of(&input.views, revision, current),
+        current_revision: current.to_owned(),
+        update_revision: revision.to_owned(),
+        stable_revision: before.stable_revision.clone(),
+        aborted_revision: if aborts { revision.to_owned() } else { String::new() },
         collisions: found.collisions,
         selector: selector::text(&spec.selector),
         conditions: before.conditions.clone(),
@@ -176,20 +233,76 @@ fn report(
         many,
         now,
     );
-    match scaling.problem.clone().or_else(|| problem(true)) {
-        Some(problem) => report.set_condition(SCALE_FAILED, true, "Blocked", problem, now),
+    let blocked = scaling.problem.clone().or_else(|| problem(true)).map(|problem| ("Blocked", problem));
+    let failed_hook =
+        || failed_hook::message(&acts.failed_hooks, true).map(|message| ("HookFailed", message));
+    let scale_failure = blocked.or_else(failed_hook);
+    match &scale_failure {
+        Some((reason, problem)) => report.set_condition(SCALE_FAILED, true, reason, problem.clone(), now),
         None => report.set_condition(SCALE_FAILED, false, "NoFailure", "", now),
     }
-    let update_failure =
-        status::update_failure(input, survey, problem(false).or_else(|| step.problem.clone()));
+    let no_hook = problem(false).or_else(|| step.problem.clone());
+    let mut update_failure = status::update_failure(input, survey, scaling, acts, step, no_hook);
+    if aborts {
+        let back = survey.old == 0 && reached(input, step.held);
+        update_failure = Some(abort::failure(before, input.update_name(), update_failure, back));
+    }
     match &update_failure {
-        Some((reason, message)) => report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now),
+        Some(UpdateFailure { reason, message, .. }) => {
+            report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now);
+        }
         None => report.set_condition(UPDATE_FAILED, false, "NoFailure", "", now),
     }
-    let progress = status::progress(input, survey, step.held, update_failure, &|held| reached(input, held));
+    let progress =
+        status::progress(input, survey, step.held, update_failure.as_ref(), &|held| reached(input, held));
     let (going, reason, message) = update::with_budgets(input, &acts.budgets, progress);
-    report.set_condition(PROGRESSING, going, reason, message, now);
-    report
+    let (going, reason) = if aborts && reason == "Complete" { (false, ABORTED) } else { (going, reason) };
+    let deadline = deadline::of(input, before, revision, reason, &acts.actions);
+    let late = deadline.exceeded && (going || matches!(reason, "HookTemplate" | ABORTING));
+    let (going, reason) = if late { (false, EXCEEDED) } else { (going, reason) };
+    report.set_condition(PROGRESSING, going, reason, message.clone(), now);
+    report.set_last_progress(Some(deadline.last_progress));
+    if reason == "Complete" {
+        revision.clone_into(&mut report.stable_revision);
+    } else if report.stable_revision.is_empty() && current != revision {
+        // The revision before the first update that this release observes.
+        current.clone_into(&mut report.stable_revision);
+    }
+    let update_failure = if late { Some(late_failure(spec, &message)) } else { update_failure };
+    let steps = spec.update.canary.as_ref().map_or(0, |canary| canary.steps.len());
+    let hook_failed = scale_failure.as_ref().filter(|(reason, _)| *reason == "HookFailed");
+    let findings = Findings {
+        progress: (reason, &message),
+        update_failure: update_failure.as_ref(),
+        scale_in_hook: hook_failed.map(|(_, message)| message.as_str()),
+        scales: !scaling.create_pods.is_empty() || !scaling.leave.is_empty(),
+        steps_left: report.steps.index.is_some_and(|index| index < steps),
+        counts: report.counts,
+    };
+    report.set_health(&health::of(input, &findings), now);
+    Reported { report, deadline, failure: update_failure }
+}
+
+/// What `Stalled` says when the progress deadline is exceeded.
+fn late_failure(spec: &WorkloadSpec, far: &str) -> UpdateFailure {
+    let seconds = spec.progress_deadline.map_or(0, |span| span.as_secs());
+    let message = format!(
+        "no progress for {seconds} s: {far}; read the conditions and the events of the pods that are not updated or \
+         not available, then change the template or set retry"
+    );
+    UpdateFailure::new(EXCEEDED, message, true)
+}
+
+/// The events about changes of the status.
+fn events(before: &Report, report: &Report) -> Vec<Event> {
+    let reason = |report: &Report| report.progressing().map(|condition| condition.reason.clone());
+    let late = reason(report).as_deref() == Some(EXCEEDED) && reason(before).as_deref() != Some(EXCEEDED);
+    let stalled = report.conditions.iter().find(|condition| condition.kind == kstatus::STALLED);
+    let message = stalled.map(|condition| condition.message.clone()).unwrap_or_default();
+    let back = reason(report).as_deref() == Some(ABORTED) && reason(before).as_deref() != Some(ABORTED);
+    let late = late.then(|| Event::warning(EXCEEDED, message.clone()));
+    let back = back.then(|| Event { reason: ABORTED, message, warning: false });
+    late.into_iter().chain(back).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //!  previous status ──▶ Report ───────┼─▶ decide() ─┼─▶ Report ─▶ status
 //!  pods, hooks, … ─▶ CachedObjects ──┘             └─▶ when to reconcile again
 //!
-//!  decide: revision   which revision the template is, and which one a partition holds pods back at
+//!  decide: abort      whether the update is aborted: then the pods go back to the stable revision
+//!          revision   which revision the template is, and which one a partition holds pods back at
 //!        → canary     the current step, its partition, paused or not
 //!        → survey     how each pod gets to the newest revision (diff), how many pods are held back
 //!        → scale      which pods are created and which are removed (GameDeployment)
@@ -14,7 +15,7 @@
 //!        → update     which pods get a task, within partition and budget (order, amount)
 //!        → prefetch   which pods name images for their agents to pull in advance
 //!        → act        from tasks to writes: gates (hooks), requests (request), ends, labels, new pods (new_pod)
-//!        → status     counters and conditions
+//!        → status     counters and conditions (health: Ready, Reconciling, Stalled)
 //! ```
 //!
 //! All state is in the API objects: what the controller does with a pod is its [`PodTask`](crate::podtask::task::PodTask), an annotation. The
@@ -31,13 +32,17 @@
 //! the update is a `HookRun` of the workload, with the name and in the list that users expect. The hook after it is
 //! part of the request, because it has to end before the pod takes traffic again.
 
+pub mod abort;
 pub mod act;
 pub mod action;
 pub mod adoption;
 pub mod canary;
 pub mod check;
+pub mod deadline;
 pub mod decide;
 pub mod diff;
+pub mod failed_hook;
+pub mod health;
 pub mod hooks;
 pub mod input;
 pub mod meaning;

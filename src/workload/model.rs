@@ -2,8 +2,9 @@
 //! missing; hooks; users who change the spec; controllers that are killed between two writes.
 //!
 //! Invariants at every reconcile: no more tasks than the budget; no more updates in place of Ready pods than the
-//! `PodDisruptionBudget` allows; no pod taken that the budget does not allow; no pod
-//! touched before its gate has passed; no healthy pod deleted without need. When the cluster comes to rest, the
+//! `PodDisruptionBudget` allows; no pod taken that the budget does not allow; no pod touched before its gate has passed; no
+//! healthy pod deleted without need; while an update is aborted, no pod is updated to its revision or created from it. When
+//! the cluster comes to rest, the
 //! workload is as its spec says.
 
 use std::hash::{BuildHasher, RandomState};
@@ -100,32 +101,39 @@ fn drafts() -> impl Strategy<Value = Draft> {
         any::<bool>(),
         1..7_u8,
         prop_oneof![Just(0), Just(30)],
+        prop_oneof![1 => Just("Pause"), 2 => Just("Abort")],
+        prop_oneof![2 => Just(None), 1 => Just(Some(300))],
     );
-    strategy.prop_map(|(way, unavailable, surge, hooks, set, parallel, replicas, min_ready)| {
-        let in_place = json!({"gracePeriodSeconds": 10});
-        let draft = if set {
-            let rolling = json!({"partition": 0, "maxUnavailable": unavailable, "maxSurge": surge});
-            stateful_set()
-                .with("/podManagementPolicy", json!(if parallel { "Parallel" } else { "OrderedReady" }))
-                .with(
+    strategy.prop_map(
+        |(way, unavailable, surge, hooks, set, parallel, replicas, min_ready, on_failure, deadline)| {
+            let in_place = json!({"gracePeriodSeconds": 10});
+            let draft = if set {
+                let rolling = json!({"partition": 0, "maxUnavailable": unavailable, "maxSurge": surge});
+                stateful_set()
+                    .with("/podManagementPolicy", json!(if parallel { "Parallel" } else { "OrderedReady" }))
+                    .with(
+                        "/updateStrategy",
+                        json!({"type": way, "rollingUpdate": rolling, "inPlaceUpdateStrategy": in_place}),
+                    )
+            } else {
+                deployment().with(
                     "/updateStrategy",
-                    json!({"type": way, "rollingUpdate": rolling, "inPlaceUpdateStrategy": in_place}),
-                )
-        } else {
-            deployment().with(
-                "/updateStrategy",
-                json!({"type": way, "partition": 0, "maxUnavailable": unavailable, "maxSurge": surge,
+                    json!({"type": way, "partition": 0, "maxUnavailable": unavailable, "maxSurge": surge,
                        "inPlaceUpdateStrategy": in_place}),
-            )
-        };
-        let draft = draft.with("/replicas", json!(replicas)).with("/minReadySeconds", json!(min_ready));
-        let hook = json!({"hook": {"templateName": "test"}});
-        match hooks {
-            0 => draft,
-            1 => draft.with(PRE_DELETE, hook),
-            _ => draft.with(PRE_DELETE, hook.clone()).with(PRE_INPLACE, hook),
-        }
-    })
+                )
+            };
+            let draft = draft.with("/replicas", json!(replicas)).with("/minReadySeconds", json!(min_ready));
+            let draft = draft
+                .with("/updateStrategy/onFailure", json!(on_failure))
+                .with("/progressDeadlineSeconds", json!(deadline));
+            let hook = json!({"hook": {"templateName": "test"}});
+            match hooks {
+                0 => draft,
+                1 => draft.with(PRE_DELETE, hook),
+                _ => draft.with(PRE_DELETE, hook.clone()).with(PRE_INPLACE, hook),
+            }
+        },
+    )
 }
 
 /// Runs `case` for as many values of `cases` as `PROPTEST_CASES` says, 256 without it. Every run has another seed,

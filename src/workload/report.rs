@@ -5,8 +5,10 @@ use jiff::Timestamp;
 
 use crate::api::game_deployment::GameDeploymentStatus;
 use crate::api::game_stateful_set::GameStatefulSetStatus;
+use crate::api::kstatus;
 use crate::api::workload::{CanaryStatus, Condition, HookCondition, PauseCondition};
 use crate::podtask::time::whole_seconds;
+use crate::workload::health::Health;
 use crate::workload::view::PodView;
 
 /// The status of a workload.
@@ -20,6 +22,10 @@ pub struct Report {
     pub current_revision: String,
     /// The revision of the template.
     pub update_revision: String,
+    /// The last revision that all pods reached; empty: not known.
+    pub stable_revision: String,
+    /// The revision whose update is aborted; empty: none.
+    pub aborted_revision: String,
     /// How often the name of a revision was taken.
     pub collisions: i32,
     /// The selector as text.
@@ -89,6 +95,8 @@ impl Report {
             counts: Counts::default(),
             current_revision: status.current_revision.clone(),
             update_revision: status.update_revision.clone(),
+            stable_revision: status.stable_revision.clone(),
+            aborted_revision: status.aborted_revision.clone(),
             collisions: status.collision_count.unwrap_or(0),
             selector: status.label_selector.clone(),
             conditions: status.conditions.clone(),
@@ -110,6 +118,8 @@ impl Report {
             observed_generation: status.observed_generation,
             current_revision: status.current_revision.clone(),
             update_revision: status.update_revision.clone(),
+            stable_revision: status.stable_revision.clone(),
+            aborted_revision: status.aborted_revision.clone(),
             collision_count: status.collision_count,
             label_selector: status.label_selector.clone(),
             conditions: status.conditions.clone(),
@@ -136,6 +146,8 @@ impl Report {
             updated_ready_replicas: number(counts.updated_ready),
             current_revision: self.current_revision.clone(),
             update_revision: self.update_revision.clone(),
+            stable_revision: self.stable_revision.clone(),
+            aborted_revision: self.aborted_revision.clone(),
             collision_count: Some(self.collisions),
             label_selector: self.selector.clone(),
             conditions: self.conditions.clone(),
@@ -161,6 +173,8 @@ impl Report {
             updated_ready_replicas: same.updated_ready_replicas,
             current_revision: same.current_revision,
             update_revision: same.update_revision,
+            stable_revision: same.stable_revision,
+            aborted_revision: same.aborted_revision,
             collision_count: same.collision_count,
             label_selector: same.label_selector,
             conditions: same.conditions,
@@ -189,13 +203,36 @@ impl Report {
             kind: kind.to_owned(),
             status: status.to_owned(),
             last_transition_time: Some(whole_seconds(now)),
+            last_update_time: None,
             reason: reason.clone(),
             message: message.clone(),
         };
         match self.conditions.iter_mut().find(|condition| condition.kind == kind) {
             None => self.conditions.push(fresh()),
-            Some(existing) if existing.status != status => *existing = fresh(),
+            Some(existing) if existing.status != status => {
+                *existing = Condition { last_update_time: existing.last_update_time, ..fresh() };
+            }
             Some(existing) => (existing.reason, existing.message) = (reason, message),
+        }
+    }
+
+    /// The condition `Progressing`.
+    pub fn progressing(&self) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == PROGRESSING)
+    }
+
+    /// Sets when the update progressed last.
+    pub fn set_last_progress(&mut self, at: Option<Timestamp>) {
+        if let Some(condition) = self.conditions.iter_mut().find(|condition| condition.kind == PROGRESSING) {
+            condition.last_update_time = at;
+        }
+    }
+
+    /// Sets `Ready`, `Reconciling` and `Stalled`.
+    pub fn set_health(&mut self, health: &Health, now: Timestamp) {
+        for (kind, is) in health.state.conditions() {
+            let message = if is || kind == kstatus::READY { health.message.as_str() } else { "" };
+            self.set_condition(kind, is, health.reason, message, now);
         }
     }
 
@@ -203,6 +240,13 @@ impl Report {
     #[must_use]
     pub fn after_failure(mut self, before: &Self, scaling: bool, error: &str, now: Timestamp) -> Self {
         self.steps = before.steps.clone();
+        // A write that failed is no progress; what did succeed shows in the pods.
+        let reason = |report: &Self| report.progressing().map(|condition| condition.reason.clone());
+        if let Some(last) = before.progressing().and_then(|condition| condition.last_update_time)
+            && reason(&self) == reason(before)
+        {
+            self.set_last_progress(Some(last));
+        }
         let kind = if scaling { SCALE_FAILED } else { UPDATE_FAILED };
         self.set_condition(kind, true, "WriteFailed", error, now);
         self

@@ -180,12 +180,12 @@ pub fn current<'a>(
     others().find(|revision| revision.name == before).unwrap_or(update)
 }
 
-/// Names of the revisions whose templates are needed: those of the pods, the targets of their tasks, and the current
-/// one.
-pub fn needed<'a>(pods: impl Iterator<Item = &'a Pod>, current: &'a str) -> BTreeSet<&'a str> {
+/// Names of the revisions whose templates are needed: those of the pods, the targets of their tasks, and the `others`:
+/// the current and the stable one.
+pub fn needed<'a>(pods: impl Iterator<Item = &'a Pod>, others: [&'a str; 2]) -> BTreeSet<&'a str> {
     let of_pod =
         |pod: &'a Pod| [Some(pod.label.as_str()), pod.task.as_ref().map(|task| task.target.as_str())];
-    pods.flat_map(of_pod).flatten().chain([current]).filter(|name| !name.is_empty()).collect()
+    pods.flat_map(of_pod).flatten().chain(others).filter(|name| !name.is_empty()).collect()
 }
 
 /// Old revisions to delete: those beyond `limit` that are not needed, oldest first.

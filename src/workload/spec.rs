@@ -15,7 +15,7 @@ use crate::api::game_stateful_set::{
 };
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
 use crate::api::priority::PriorityKey;
-use crate::api::workload::{Canary, ContainerOrder, HookStrategy, WorkloadHook};
+use crate::api::workload::{Canary, ContainerOrder, HookStrategy, UpdateFailurePolicy, WorkloadHook};
 use crate::api::workload_key;
 use crate::podtask::amount::{Amount, Bounds};
 
@@ -42,6 +42,8 @@ pub struct WorkloadSpec {
     pub template: PodTemplate,
     /// How long a pod must be Ready before it is available.
     pub min_ready: SignedDuration,
+    /// How long an update may make no progress; none: without a limit.
+    pub progress_deadline: Option<SignedDuration>,
     /// How many old revisions are kept.
     pub history: usize,
     /// How many new pods may be Pending at once.
@@ -116,6 +118,8 @@ pub struct Update {
     pub fallback: bool,
     /// How many failed pods stop an update, if given.
     pub threshold: Option<Amount>,
+    /// True when pods go back to the stable revision if failed pods or the progress deadline stop the update.
+    pub aborts: bool,
     /// True when failed updates are to be retried.
     pub retry: bool,
 }
@@ -267,6 +271,9 @@ impl<'a> About<'a> {
             selector: spec.selector,
             template: spec.template,
             min_ready: SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0))),
+            progress_deadline: spec
+                .progress_deadline_seconds
+                .map(|seconds| SignedDuration::from_secs(i64::from(seconds.max(1)))),
             history: count(spec.revision_history_limit),
             create_batch: amount(&spec.scale_strategy.create_batch, Amount::Percent(100)),
             gate: !spec.disable_readiness_gate,
@@ -287,6 +294,7 @@ impl<'a> About<'a> {
             max_unavailable: amount(&strategy.max_unavailable, Amount::Percent(25)),
             max_surge: amount(&strategy.max_surge, Amount::Count(0)),
             paused: strategy.paused,
+            aborts: strategy.on_failure == UpdateFailurePolicy::Abort,
             grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
             prefetch: strategy.in_place_update_strategy.prefetch,
             order: strategy.in_place_update_strategy.policy,
@@ -309,6 +317,7 @@ fn same(spec: GameStatefulSetSpec) -> GameDeploymentSpec {
         template: spec.template,
         service_name: None,
         min_ready_seconds: spec.min_ready_seconds,
+        progress_deadline_seconds: spec.progress_deadline_seconds,
         revision_history_limit: spec.revision_history_limit,
         scale_strategy: ScaleStrategy {
             pods_to_delete: Vec::new(),
@@ -321,6 +330,7 @@ fn same(spec: GameStatefulSetSpec) -> GameDeploymentSpec {
             max_unavailable,
             max_surge,
             paused: update.paused,
+            on_failure: update.on_failure,
             in_place_update_strategy: update.in_place_update_strategy,
             canary: update.canary,
             priority: update.priority,

@@ -1,13 +1,18 @@
 //! Status of an update: whether it makes progress, and if not, what the user can do. Decides nothing about pods.
 
 use crate::api::game_deployment::UpdateType;
-use crate::api::status::{Phase, Step};
+use crate::api::status::{Phase, Step as RequestStep};
 use crate::api::workload::HookCondition;
 use crate::podtask::foreign::ForeignStep;
 use crate::podtask::state::{Stage, TaskState};
+use crate::podtask::task::Purpose;
 use crate::podtask::time::whole_seconds;
-use crate::workload::canary::Held;
+use crate::workload::act::Acts;
+use crate::workload::action::{Action, Why};
+use crate::workload::canary::{Held, Step};
+use crate::workload::failed_hook;
 use crate::workload::input::ReconcileInput;
+use crate::workload::scale::Scaling;
 use crate::workload::survey::Survey;
 use crate::workload::view::PodView;
 
@@ -22,7 +27,7 @@ pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
             Phase::Failed | Phase::RolledBack => "Failed",
             _ => return None,
         };
-        let at_hook = answer.step == Some(Step::PostHook);
+        let at_hook = answer.step == Some(RequestStep::PostHook);
         at_hook.then(|| HookCondition {
             pod_name: view.pod.name.clone(),
             start_time: Some(answer.started_at.map_or(task.at, whole_seconds)),
@@ -32,17 +37,39 @@ pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
     input.views.iter().filter_map(reported).collect()
 }
 
-/// What prevents the update from completing, if anything: a reason for programs and a message for people.
+/// What prevents the update from completing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpdateFailure {
+    /// The reason for programs.
+    pub reason: &'static str,
+    /// The message for people.
+    pub message: String,
+    /// True when the update does not continue before a person has acted.
+    pub stops: bool,
+    /// True when so many pods failed that no more are started.
+    pub failed_pods: bool,
+}
+
+impl UpdateFailure {
+    pub(super) fn new(reason: &'static str, message: String, stops: bool) -> Self {
+        Self { reason, message, stops, failed_pods: false }
+    }
+}
+
+/// What prevents the update from completing, if anything. `problem`: why a hook cannot be run.
 pub fn update_failure(
     input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
-    gate: Option<String>,
-) -> Option<(&'static str, String)> {
+    scaling: &Scaling<'_>,
+    acts: &Acts,
+    step: &Step,
+    problem: Option<String>,
+) -> Option<UpdateFailure> {
     if let Some(blocked) = &survey.blocked {
-        return Some(("NotInPlace", blocked.clone()));
+        return Some(UpdateFailure::new("NotInPlace", blocked.clone(), true));
     }
-    if let Some(gate) = gate {
-        return Some(("HookTemplate", gate));
+    if let Some(problem) = problem {
+        return Some(UpdateFailure::new("HookTemplate", problem, true));
     }
     if let Some(view) =
         input.views.iter().find(|view| view.foreign_step(input.now) == Some(ForeignStep::Stuck))
@@ -53,28 +80,90 @@ pub fn update_failure(
              `kubectl describe pod {}`; change the template to an image that starts, or delete the pod",
             view.pod.name, view.pod.name
         );
-        return Some(("ForeignUpdate", message));
+        return Some(UpdateFailure::new("ForeignUpdate", message, true));
     }
+    let failed_pods = failed_pods(input, survey);
+    if let Some(failed) = failed_pods.as_ref().filter(|failed| failed.stops) {
+        return Some(failed.clone());
+    }
+    if let Some(message) = &step.failed_hook {
+        return Some(UpdateFailure::new("HookFailed", message.clone(), true));
+    }
+    if let Some(message) = failed_hook::message(&acts.failed_hooks, false) {
+        let stops = !others_continue(input, scaling, acts);
+        return Some(UpdateFailure::new("HookFailed", message, stops));
+    }
+    failed_pods.or_else(|| unanswered(input))
+}
+
+/// The pods that could not be updated.
+fn failed_pods(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<UpdateFailure> {
+    let first = of_stage(input, Stage::Failed).next()?;
+    let stops = survey.stopped;
+    let then = if stops { "no more are started" } else { "the others continue" };
+    let (reason, what) = if failed_hook::failed_afterwards(first) {
+        (
+            "HookFailed",
+            "fix the hook and set spec.postInplaceUpdateStrategy.retry to true, or change the template",
+        )
+    } else if stops {
+        ("TooManyFailures", "change the template, or set retry")
+    } else {
+        ("PodsFailed", "change the template, or set retry")
+    };
+    let message = format!(
+        "{} pods could not be updated and {then}: pod {}: {}; {what}",
+        survey.failed,
+        first.pod.name,
+        note(first)
+    );
+    Some(UpdateFailure { failed_pods: stops, ..UpdateFailure::new(reason, message, stops) })
+}
+
+/// The pods whose request no agent accepted.
+fn unanswered(input: &ReconcileInput<'_>) -> Option<UpdateFailure> {
+    let first = of_stage(input, Stage::Unanswered).next()?;
+    let message = format!("pod {}: {}; it is retried automatically", first.pod.name, note(first));
+    Some(UpdateFailure::new("NoAgent", message, false))
+}
+
+/// The pods whose last task towards the newest revision ended at this stage.
+fn of_stage<'s, 'a>(
+    input: &'s ReconcileInput<'a>,
+    stage: Stage,
+) -> impl Iterator<Item = &'s PodView<'a>> + use<'s, 'a> {
     let update = input.update_name();
-    let of_stage =
-        |wanted: Stage| input.views.iter().filter(move |view| view.last_failure(update) == Some(wanted));
-    let note = |view: &PodView<'_>| match (&view.task_state, &view.pod.task) {
+    input.views.iter().filter(move |view| view.last_failure(update) == Some(stage))
+}
+
+fn note(view: &PodView<'_>) -> String {
+    match (&view.task_state, &view.pod.task) {
         (TaskState::Ended(end), _) => end.line(),
         (_, Some(task)) => task.note.clone(),
         _ => String::new(),
-    };
-    if let Some(first) = of_stage(Stage::Failed).next() {
-        let then = if survey.stopped { "no more are started" } else { "the others continue" };
-        let message = format!(
-            "{} pods could not be updated and {then}: pod {}: {}; change the template, or set retry",
-            survey.failed,
-            first.pod.name,
-            note(first)
-        );
-        return Some((if survey.stopped { "TooManyFailures" } else { "PodsFailed" }, message));
     }
-    let first = of_stage(Stage::Unanswered).next()?;
-    Some(("NoAgent", format!("pod {}: {}; it is retried automatically", first.pod.name, note(first))))
+}
+
+/// True when the update continues in spite of pods that wait for a failed hook: another pod has a task, is written or
+/// created now, is retried later, or is updated and not available yet.
+fn others_continue(input: &ReconcileInput<'_>, scaling: &Scaling<'_>, acts: &Acts) -> bool {
+    let update = input.update_name();
+    let waits_for_failed =
+        |view: &PodView<'_>| acts.failed_hooks.iter().any(|failed| failed.pod == view.pod.name);
+    let continues = |view: &PodView<'_>| {
+        let updates = view.task_state == TaskState::Waiting && !view.waits_for(Purpose::ScaleIn);
+        let retried = view.last_failure(update) == Some(Stage::Unanswered);
+        let comes = view.is_at(update) && !view.available;
+        updates || retried || comes || matches!(view.task_state, TaskState::Busy { .. })
+    };
+    let writes = |action: &Action| match action {
+        Action::PatchPod { why, .. } => *why != Why::Prefetch,
+        Action::DeletePod { .. } | Action::CreateRun(_) => true,
+        _ => false,
+    };
+    !scaling.create_pods.is_empty()
+        || acts.actions.iter().any(writes)
+        || input.views.iter().any(|view| continues(view) && !waits_for_failed(view))
 }
 
 /// Whether the update makes progress or is complete, the reason, and the number of updated pods.
@@ -82,7 +171,7 @@ pub fn progress(
     input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
     held: Held,
-    update_failure: Option<(&'static str, String)>,
+    update_failure: Option<&UpdateFailure>,
     reached: &dyn Fn(Held) -> bool,
 ) -> (bool, &'static str, String) {
     let update = input.update_name();
@@ -91,13 +180,13 @@ pub fn progress(
     if survey.old == 0 && reached(held) {
         return (true, "Complete", far);
     }
-    if survey.paused {
+    let stopped = update_failure.filter(|failure| failure.stops);
+    // The pause after a failed canary hook is that of the step, not of the user.
+    if survey.paused && stopped.is_none_or(|failure| failure.reason != "HookFailed") {
         return (false, "Paused", far);
     }
-    if let Some((reason, _)) =
-        update_failure.filter(|(reason, _)| *reason != "PodsFailed" && *reason != "NoAgent")
-    {
-        return (false, reason, far);
+    if let Some(failure) = stopped {
+        return (false, failure.reason, far);
     }
     if survey.way == UpdateType::OnDelete {
         return (true, "OnDelete", far);

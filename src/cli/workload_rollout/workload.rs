@@ -115,6 +115,8 @@ fn same(status: GameStatefulSetStatus) -> GameDeploymentStatus {
         updated_ready_replicas: status.updated_ready_replicas,
         current_revision: status.current_revision,
         update_revision: status.update_revision,
+        stable_revision: status.stable_revision,
+        aborted_revision: status.aborted_revision,
         collision_count: status.collision_count,
         label_selector: status.label_selector,
         conditions: status.conditions,

@@ -15,14 +15,19 @@ use crate::workload::decide::Decision;
 use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight, stateful_set};
 use crate::workload::hooks::{HookType, Run};
 
+mod abort;
+mod deadline;
 mod disruptions;
+mod failed_hooks;
 mod faults;
 mod foreign;
+mod health;
 mod prefetch;
 mod priority;
 mod scale;
 mod seeds;
 mod surge;
+mod undo;
 
 const FIVE: [&str; 5] = ["web-a", "web-b", "web-c", "web-d", "web-e"];
 

@@ -1,5 +1,5 @@
 //! An update in place keeps every pod. The cases are random: only the template (forth and back), the partition and
-//! the pause change, and agents, hooks and pods fail. No pod that existed before the update is deleted, and only
+//! the pause change, agents, hooks and pods fail, and updates are aborted. No pod that existed before the update is deleted, and only
 //! those pods exist after it. If `replicas` decreases too, as many of them stay as `replicas` says. (A pod that a
 //! user adds during an update is a pod like any other: of equally healthy pods, those at old revisions leave first.)
 
@@ -18,6 +18,7 @@ use super::{Move, agent_moves, check_all, drafts};
 /// The moves that must have occurred while surge pods existed; otherwise a run proves nothing.
 const INTERLEAVED: [&str; 4] = ["partition", "pause", "another image", "back to the first image"];
 const SCALED: [&str; 1] = ["scaled in"];
+const ABORTED: [&str; 1] = ["aborted"];
 
 /// Moves that are no reason to delete a pod.
 fn moves() -> impl Strategy<Value = Move> {
@@ -75,6 +76,13 @@ impl ReachedStates {
         *self.0.borrow_mut().entry(what).or_default() += 1;
     }
 
+    /// Counts a reconcile at which the update is aborted.
+    fn count_abort(&self, world: &World) {
+        if world.is_aborted() {
+            *self.0.borrow_mut().entry("aborted").or_default() += 1;
+        }
+    }
+
     /// With fewer cases than the default, a move may occur too rarely.
     fn check(&self, what: &[&str], config: &Config) {
         let seen = self.0.borrow();
@@ -96,6 +104,7 @@ fn every_original_pod_survives_an_update_in_place() {
         for one in &moves {
             seen.count(&world, one);
             world.make(one);
+            seen.count_abort(&world);
             world.check_originals(&originals, originals.len());
         }
         world.come_to_rest();
@@ -104,6 +113,7 @@ fn every_original_pod_survives_an_update_in_place() {
         Ok(())
     });
     seen.check(&INTERLEAVED, &config);
+    seen.check(&ABORTED, &config);
 }
 
 #[test]

@@ -151,7 +151,8 @@ impl World {
 
     /// The revisions with whole templates that the controller would have; all others are left out.
     fn needed(&self) -> Vec<Revision> {
-        let needed = revision::needed(self.pods.iter(), &self.report.current_revision);
+        let needed =
+            revision::needed(self.pods.iter(), [&self.report.current_revision, &self.report.stable_revision]);
         self.revisions.iter().filter(|cached| needed.contains(cached.name.as_str())).cloned().collect()
     }
 
@@ -193,6 +194,7 @@ impl World {
 
     /// The invariants of every decision.
     fn check(&self, decision: &Decision) {
+        self.check_abort(decision);
         let spec = self.draft.spec();
         let bounds = spec.bounds();
         let active: Vec<_> = self.pods.iter().filter(|pod| pod.is_active()).collect();
@@ -288,6 +290,37 @@ impl World {
         }
         let allowed = self.disruptions_allowed(least);
         assert!(claimed <= allowed, "{claimed} claims, {allowed} allowed: {:#?}", decision.actions);
+    }
+
+    /// While an update is aborted, no pod is updated to its revision or created from it, and the abort is recorded
+    /// before a pod is touched.
+    fn check_abort(&self, decision: &Decision) {
+        let before = &self.report.aborted_revision;
+        let after = &decision.report.as_ref().unwrap().aborted_revision;
+        if after.is_empty() {
+            return;
+        }
+        let events = decision.actions.iter().all(|action| matches!(action, Action::Report(_)));
+        assert!(before == after || events, "the abort is not recorded first: {:#?}", decision.actions);
+        for action in &decision.actions {
+            match action {
+                Action::CreatePod { body, .. } => {
+                    let label = &body["metadata"]["labels"][workload_key::REVISION];
+                    assert_ne!(label, after.as_str(), "a pod is created from an aborted revision");
+                }
+                Action::PatchPod { patch, why: Why::InPlace | Why::HotPatch | Why::Chosen, .. } => {
+                    let task = patch.annotations[workload_key::TASK].as_ref().unwrap();
+                    let task: PodTask = serde_json::from_str(task).unwrap();
+                    assert_ne!(&task.target, after, "a pod is updated to an aborted revision");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// True while an update is aborted.
+    pub(super) fn is_aborted(&self) -> bool {
+        !self.report.aborted_revision.is_empty()
     }
 
     /// A running pod is touched only after its own hook has passed.

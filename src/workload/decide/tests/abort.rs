@@ -1,0 +1,222 @@
+//! The abort of an update: all pods go back to the stable revision in place, within the budget, and no pod is updated to
+//! the aborted revision again before a person acts.
+
+use jiff::SignedDuration;
+
+use super::*;
+use crate::workload::report::Report;
+
+fn aborting() -> Draft {
+    in_place()
+        .with("/replicas", json!(5))
+        .with("/updateStrategy/maxUnavailable", json!(2))
+        .with("/updateStrategy/onFailure", json!("Abort"))
+        .annotated(workload_key::FAILURE_THRESHOLD, "1")
+}
+
+/// Time passes, and the next controller has only what the API server stores.
+fn wait(sight: &mut Sight, seconds: i64) {
+    sight.now += SignedDuration::from_secs(seconds);
+    sight.before = Report::of_deployment(&sight.before.deployment());
+}
+
+/// One agent fails and rolls back, the other one succeeds.
+fn one_fails(sight: &mut Sight, image: &str) -> String {
+    let asked: Vec<_> =
+        sight.pods.iter().filter(|pod| pod.request.is_some()).map(|pod| pod.name.clone()).collect();
+    let pod = sight.pod(&asked[0]);
+    let failed = answer(pod.request.as_ref().unwrap(), Phase::RolledBack, Some(Step::Verify));
+    agents_succeed(sight, image);
+    let pod = sight.pod(&asked[0]);
+    pod.images[0].1 = "app:1".to_owned();
+    pod.answer = Some(failed);
+    asked[0].clone()
+}
+
+/// A stable workload, whose update has failed on one pod and succeeded on another one.
+fn failed(old: &Draft) -> (Draft, Sight) {
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&FIVE, &old.revision());
+    step(&mut sight, old);
+    assert_eq!(step(&mut sight, &new).requested().len(), 2);
+    one_fails(&mut sight, "app:2");
+    (new, sight)
+}
+
+fn events(decision: &Decision) -> Vec<&str> {
+    let reported = |action| match action {
+        &Action::Report(ref event) => Some(event.reason),
+        _ => None,
+    };
+    decision.actions.iter().filter_map(reported).collect()
+}
+
+#[test]
+fn a_failed_update_goes_back_in_place_and_stays_there_until_retry() {
+    let old = aborting();
+    let stable = old.revision().name;
+    let (new, mut sight) = failed(&old);
+    // First the abort is recorded, and nothing else is done.
+    let decision = step(&mut sight, &new);
+    assert_eq!(events(&decision), ["Aborting"], "{decision:#?}");
+    assert_eq!(decision.actions.len(), 1, "{decision:#?}");
+    assert_eq!(decision.requeue_at, Some(sight.now));
+    let revision = sight.before.update_revision.clone();
+    assert_eq!((&sight.before.aborted_revision, &sight.before.stable_revision), (&revision, &stable));
+    assert_eq!(condition(&decision, "Progressing").1, "Aborting");
+    assert_eq!(condition(&decision, "Reconciling").0, "True");
+    let cause = condition(&decision, "UpdateFailed").2;
+    assert!(cause.contains("1 pods could not be updated") && cause.contains(&stable), "{cause}");
+    // Only the pod that was changed gets a request, once the ends of both tasks are recorded.
+    wait(&mut sight, 1);
+    assert!(step(&mut sight, &new).requested().is_empty());
+    let decision = step(&mut sight, &new);
+    assert_eq!(decision.requested().len(), 1, "{decision:#?}");
+    assert_eq!(requests(&decision)[0].containers[0].image.as_deref(), Some("app:1"));
+    agents_succeed(&mut sight, "app:1");
+    step(&mut sight, &new);
+    let decision = step(&mut sight, &new);
+    assert_eq!(condition(&decision, "Progressing").1, "Aborted");
+    assert_eq!(condition(&decision, "UpdateFailed").2, cause, "the cause stays");
+    assert_eq!(condition(&decision, "Stalled").1, "Aborted");
+    assert!(sight.pods.iter().all(|pod| pod.label == stable && pod.images[0].1 == "app:1"));
+    assert_eq!(decision.report.as_ref().unwrap().update_revision, revision);
+    for _ in 0..5 {
+        wait(&mut sight, 1000);
+        let decision = step(&mut sight, &new);
+        assert!(decision.actions.is_empty(), "{decision:#?}");
+    }
+    // A retry begins the update again, and is confirmed only once the abort is not recorded any more.
+    let retry = new.clone().annotated(workload_key::RETRY, "true");
+    let first = step(&mut sight, &retry);
+    assert!(!first.actions.contains(&Action::ClearRetry));
+    assert_eq!(sight.before.aborted_revision, "");
+    let second = step(&mut sight, &retry);
+    assert!(second.actions.contains(&Action::ClearRetry));
+    let asked: usize = [first, second, step(&mut sight, &new)].iter().map(|one| one.requested().len()).sum();
+    assert_eq!(asked, 2, "the update continues within its budget");
+}
+
+#[test]
+fn without_abort_the_pods_stay_as_they_are() {
+    let (new, mut sight) = failed(&aborting().with("/updateStrategy/onFailure", json!("Pause")));
+    step(&mut sight, &new);
+    for _ in 0..3 {
+        assert!(step(&mut sight, &new).actions.is_empty());
+    }
+    assert_eq!(condition(&sight.decide(&new), "Progressing").1, "TooManyFailures");
+}
+
+#[test]
+fn a_controller_that_is_killed_before_the_abort_is_recorded_decides_it_again() {
+    let (new, mut sight) = failed(&aborting());
+    let before = sight.before.clone();
+    step(&mut sight, &new);
+    sight.before = before;
+    assert_eq!(events(&sight.decide(&new)), ["Aborting"]);
+}
+
+#[test]
+fn another_template_ends_the_abort() {
+    let (new, mut sight) = failed(&aborting());
+    step(&mut sight, &new);
+    let other = new.clone().image("app:3");
+    let decision = step(&mut sight, &other);
+    assert_eq!(sight.before.aborted_revision, "");
+    assert_eq!(decision.requested().len(), 2, "{decision:#?}");
+}
+
+#[test]
+fn pods_that_are_created_during_an_abort_have_the_stable_revision() {
+    for draft in [aborting(), aborting().with("/updateStrategy/type", json!("RollingUpdate"))] {
+        let stable = draft.revision().name;
+        let (new, mut sight) = failed(&aborting());
+        step(&mut sight, &new);
+        let more = new
+            .with("/replicas", json!(7))
+            .with("/updateStrategy/type", draft.spec["updateStrategy"]["type"].clone());
+        let decision = step(&mut sight, &more);
+        let labels: Vec<_> = decision
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::CreatePod { body, .. } => {
+                    Some(body["metadata"]["labels"][workload_key::REVISION].clone())
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(labels, vec![json!(stable); 2], "{decision:#?}");
+    }
+}
+
+#[test]
+fn a_late_update_goes_back_by_recreation_where_pods_are_recreated() {
+    let old = deployment()
+        .with("/updateStrategy", json!({"type": "RollingUpdate", "maxUnavailable": 1, "onFailure": "Abort"}))
+        .with("/progressDeadlineSeconds", json!(60));
+    let new = old.clone().image("absent:1");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &old);
+    step(&mut sight, &new);
+    let made = sight.decide(&new).created().into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let mut broken = pod(&made[0], &new.revision());
+    broken.phase = PodPhase::Pending;
+    broken.ready_since = None;
+    broken.created = sight.now;
+    step(&mut sight, &new);
+    sight.pods.push(broken);
+    step(&mut sight, &new);
+    wait(&mut sight, 61);
+    assert_eq!(events(&step(&mut sight, &new)), ["Aborting"]);
+    let decision = step(&mut sight, &new);
+    assert_eq!(decision.deleted(), [made[0].as_str()]);
+    let decision = step(&mut sight, &new);
+    assert_eq!(decision.created().len(), 1);
+}
+
+#[test]
+fn an_abort_whose_pods_fail_stops_and_never_loops() {
+    let (new, mut sight) = failed(&aborting());
+    step(&mut sight, &new);
+    step(&mut sight, &new);
+    let name = step(&mut sight, &new).requested()[0].to_owned();
+    let failing = sight.pod(&name);
+    failing.answer = Some(answer(failing.request.as_ref().unwrap(), Phase::Failed, Some(Step::Verify)));
+    failing.ready_since = None;
+    step(&mut sight, &new);
+    for _ in 0..5 {
+        wait(&mut sight, 1000);
+        let decision = step(&mut sight, &new);
+        assert!(decision.actions.is_empty(), "{decision:#?}");
+        assert_eq!(condition(&decision, "Progressing").1, "AbortFailed");
+        assert_eq!(condition(&decision, "Stalled").0, "True");
+        assert!(condition(&decision, "UpdateFailed").2.contains(&name), "{decision:#?}");
+    }
+}
+
+#[test]
+fn a_paused_update_is_not_aborted_before_it_is_resumed() {
+    let (new, mut sight) = failed(&aborting());
+    let paused = new.clone().with("/updateStrategy/paused", json!(true));
+    assert!(events(&step(&mut sight, &paused)).is_empty());
+    assert_eq!(sight.before.aborted_revision, "");
+    assert_eq!(events(&step(&mut sight, &new)), ["Aborting"]);
+}
+
+#[test]
+fn the_steps_of_an_aborted_update_begin_again_after_a_retry() {
+    let steps = json!([{"partition": 3}, {"pause": {}}, {"partition": 0}]);
+    let (new, mut sight) = failed(&aborting().with("/updateStrategy/canary", json!({"steps": steps})));
+    for _ in 0..3 {
+        step(&mut sight, &new);
+    }
+    assert_eq!(sight.before.aborted_revision, sight.before.update_revision);
+    agents_succeed(&mut sight, "app:1");
+    step(&mut sight, &new);
+    step(&mut sight, &new);
+    assert_eq!(sight.before.steps.index, None);
+    let retry = new.annotated(workload_key::RETRY, "true");
+    step(&mut sight, &retry);
+    assert_eq!(sight.before.steps.index, Some(0));
+}

@@ -1,0 +1,136 @@
+//! A hook that failed is named in a condition, with its pod, its `HookRun` and what to do.
+
+use super::*;
+
+fn with_hook(draft: &Draft, field: &str) -> Draft {
+    draft.clone().with(&format!("/{field}"), json!({"hook": {"templateName": "test"}}))
+}
+
+#[test]
+fn a_failed_pre_inplace_hook_is_named_and_stops_the_update_only_if_nothing_else_continues() {
+    let old =
+        with_hook(&in_place(), "preInplaceUpdateStrategy").with("/updateStrategy/maxUnavailable", json!(2));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &new);
+    sight.runs[0].phase = HookPhase::Failed;
+    let (run, pod) = (sight.runs[0].name.clone(), sight.runs[0].pod_uid.replace("uid-", ""));
+    let decision = step(&mut sight, &new);
+    let (status, reason, message) = condition(&decision, "UpdateFailed");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "HookFailed"), "{message}");
+    for part in [&run, &format!("pod {pod}"), "Failed", "spec.preInplaceUpdateStrategy.retry"] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(condition(&decision, "Progressing").0, "True", "the hook of another pod runs");
+    assert_eq!(condition(&decision, "ScaleFailed").0, "False");
+
+    sight.runs[1].phase = HookPhase::Error;
+    let decision = step(&mut sight, &new);
+    let (status, reason, _) = condition(&decision, "Progressing");
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "HookFailed"));
+    assert!(condition(&decision, "UpdateFailed").2.starts_with("2 pods"), "{decision:?}");
+
+    let retry = new.clone().with("/preInplaceUpdateStrategy/retry", json!(true));
+    step(&mut sight, &retry);
+    let decision = step(&mut sight, &new);
+    assert_eq!(condition(&decision, "UpdateFailed").1, "NoFailure", "the hooks run again");
+    assert_eq!(condition(&decision, "Progressing").0, "True");
+}
+
+#[test]
+fn a_failed_hook_does_not_stop_an_update_while_an_updated_pod_is_not_available_yet() {
+    let old =
+        with_hook(&in_place(), "preInplaceUpdateStrategy").with("/updateStrategy/maxUnavailable", json!(2));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &new);
+    sight.runs[0].phase = HookPhase::Failed;
+    sight.runs[1].phase = HookPhase::Successful;
+    let updated = sight.runs[1].pod_uid.replace("uid-", "");
+    step(&mut sight, &new);
+    agents_succeed(&mut sight, "app:2");
+    sight.pod(&updated).ready_since = None;
+    step(&mut sight, &new);
+    let decision = step(&mut sight, &new);
+    assert_eq!(condition(&decision, "Progressing").0, "True", "{decision:?}");
+    assert_eq!(condition(&decision, "UpdateFailed").1, "HookFailed");
+}
+
+#[test]
+fn a_failed_pre_delete_hook_of_a_scale_in_is_a_failure_of_scaling() {
+    let draft = with_hook(&deployment(), "preDeleteUpdateStrategy");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &draft.revision());
+    let fewer = draft.with("/replicas", json!(2));
+    step(&mut sight, &fewer);
+    hooks_end(&mut sight, HookPhase::Inconclusive);
+    let run = sight.runs[0].name.clone();
+    let decision = step(&mut sight, &fewer);
+    let (status, reason, message) = condition(&decision, "ScaleFailed");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "HookFailed"), "{message}");
+    assert!(message.contains(&run) && message.contains("spec.preDeleteUpdateStrategy.retry"), "{message}");
+    assert_eq!(condition(&decision, "UpdateFailed").0, "False");
+}
+
+#[test]
+fn a_failed_pre_delete_hook_of_an_update_is_a_failure_of_the_update() {
+    for old in [deployment(), in_place()] {
+        let old = with_hook(&old, "preDeleteUpdateStrategy").with("/updateStrategy/maxUnavailable", json!(1));
+        let new = old.clone().image("app:2");
+        let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+        step(&mut sight, &new);
+        hooks_end(&mut sight, HookPhase::Failed);
+        let decision = step(&mut sight, &new);
+        assert_eq!(condition(&decision, "UpdateFailed").1, "HookFailed");
+        assert_eq!(condition(&decision, "Progressing").1, "HookFailed");
+        assert_eq!(condition(&decision, "ScaleFailed").0, "False");
+    }
+}
+
+#[test]
+fn a_failed_post_inplace_hook_is_named_instead_of_a_failed_pod() {
+    let old =
+        with_hook(&in_place(), "postInplaceUpdateStrategy").with("/updateStrategy/maxUnavailable", json!(1));
+    for (threshold, progressing) in [("1", "False"), ("3", "True")] {
+        let new = old.clone().image("app:2").annotated(workload_key::FAILURE_THRESHOLD, threshold);
+        let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+        let name = step(&mut sight, &new).requested()[0].to_owned();
+        let pod = sight.pod(&name);
+        let mut failed = answer(pod.request.as_ref().unwrap(), Phase::RolledBack, Some(Step::Rollback));
+        failed.reason = "PostHookFailed".to_owned();
+        failed.message = "postHook check ended as Failed (HookRun post-x)".to_owned();
+        pod.answer = Some(failed);
+        step(&mut sight, &new);
+        let decision = step(&mut sight, &new);
+        let (status, reason, message) = condition(&decision, "UpdateFailed");
+        assert_eq!((status.as_str(), reason.as_str()), ("True", "HookFailed"), "{message}");
+        for part in [name.as_str(), "HookRun post-x", "spec.postInplaceUpdateStrategy.retry"] {
+            assert!(message.contains(part), "{message}");
+        }
+        assert_eq!(condition(&decision, "Progressing").0, progressing, "{decision:?}");
+    }
+}
+
+#[test]
+fn the_failed_hook_of_a_canary_step_is_named() {
+    let steps = json!([{"partition": 2}, {"hook": {"templateName": "test"}}, {"partition": 0}]);
+    let old = in_place().with("/updateStrategy/canary", json!({"steps": steps}));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    for _ in 0..3 {
+        step(&mut sight, &old);
+    }
+    for _ in 0..8 {
+        step(&mut sight, &new);
+        agents_succeed(&mut sight, "app:2");
+    }
+    let run = sight.runs[0].name.clone();
+    hooks_end(&mut sight, HookPhase::Failed);
+    step(&mut sight, &new);
+    let decision = step(&mut sight, &new);
+    let (status, reason, message) = condition(&decision, "UpdateFailed");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "HookFailed"), "{message}");
+    for part in [run.as_str(), "canary step 1", "inplace rollout resume"] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(condition(&decision, "Progressing").1, "HookFailed");
+}
