@@ -122,7 +122,7 @@ impl Planner<'_, '_> {
         let task = PodTask {
             purpose: wanted.purpose,
             target: wanted.target.to_owned(),
-            number: view.pod.task.as_ref().map_or(1, |last| last.number.saturating_add(1)),
+            number: view.pod.next_task_number(wanted.target, self.input.now),
             at: whole_seconds(self.input.now),
             stage: Stage::Chosen,
             seconds: 0,

@@ -190,6 +190,24 @@ impl WorkloadSpec {
         Bounds::of(self.update.max_unavailable, surge, self.replicas)
     }
 
+    /// The field that has to change before a pod can be updated, and why, if the limits allow no update: no pod may be
+    /// unavailable, and none may exist beyond `replicas`.
+    pub fn budget_problem(&self) -> Option<String> {
+        let ordered = self.stateful().is_some_and(|set| set.ordered);
+        let surges = self.update.way != UpdateType::HotPatchUpdate;
+        let possible = !self.update.max_unavailable.is_zero() || surges && !self.update.max_surge.is_zero();
+        if possible || ordered || self.update.way == UpdateType::OnDelete {
+            return None;
+        }
+        let fields = if self.stateful().is_some() { "rollingUpdate." } else { "" };
+        let why = if surges {
+            "it and maxSurge are 0, so no pod can be updated: set one of them to 1 or more"
+        } else {
+            "it is 0, and HotPatchUpdate does not use maxSurge, so no pod can be updated: set it to 1 or more"
+        };
+        Some(format!("spec.updateStrategy.{fields}maxUnavailable: {why}"))
+    }
+
     /// How many failed pods stop an update; by default as many as may be unavailable, and at least one.
     pub fn threshold(&self) -> usize {
         let of_budget = self.bounds().unavailable;

@@ -40,6 +40,9 @@ pub fn update_failure(
     if let Some(blocked) = &survey.blocked {
         return Some(("NotInPlace", blocked.clone()));
     }
+    if let Some(no_budget) = &survey.no_budget {
+        return Some(("NoBudget", no_budget.clone()));
+    }
     if let Some(gate) = gate {
         return Some(("HookTemplate", gate));
     }

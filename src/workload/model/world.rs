@@ -41,6 +41,8 @@ pub(super) struct World {
     wanted: BTreeMap<String, Request>,
     /// Requests that an agent has accepted, by pod.
     open: BTreeMap<String, Request>,
+    /// When the agent last started a container, by pod.
+    started: BTreeMap<String, Timestamp>,
 }
 
 impl World {
@@ -57,6 +59,7 @@ impl World {
             made: 0,
             wanted: BTreeMap::new(),
             open: BTreeMap::new(),
+            started: BTreeMap::new(),
         }
     }
 
@@ -173,6 +176,7 @@ impl World {
         let available = |pod: &Pod| {
             pod.phase == PodPhase::Running
                 && pod.ready_since.is_some_and(|since| since + spec.min_ready <= self.now)
+                && self.started.get(&pod.uid).is_none_or(|since| *since + spec.min_ready <= self.now)
         };
         let mut after: BTreeSet<&str> = active
             .iter()
@@ -200,6 +204,9 @@ impl World {
                 Action::PatchPod { pod, patch, why } => {
                     if matches!(why, Why::InPlace | Why::HotPatch) {
                         taken += usize::from(after.remove(pod.name.as_str()));
+                        let request = patch.annotations[annotation::REQUEST].as_deref();
+                        let request = Request::parse(request).unwrap().unwrap();
+                        assert_eq!(i64::from(request.min_ready_seconds), spec.min_ready.as_secs());
                         if *why == Why::InPlace {
                             self.check_gate(&spec, &pod.name);
                         }
@@ -376,12 +383,15 @@ impl World {
         let open = &self.open[&pod.uid];
         let step = pod.answer.as_ref().and_then(|answer| answer.step).unwrap();
         let withdrawn = wanted.is_none_or(|wanted| wanted.id != open.id);
+        let started = self.started.get(&pod.uid).copied().unwrap_or(now);
+        let proven_at = started + SignedDuration::from_secs(open.min_ready_seconds.into());
         let (phase, step) = match (step, how) {
             (Step::Pull | Step::Drain, _) if withdrawn => (Phase::Cancelled, step),
             (Step::Pull, AgentMove::Refuse) => (Phase::Refused, step),
             (Step::Pull, _) => (Phase::Running, Step::Drain),
             (Step::Drain, _) => (Phase::Running, Step::Swap),
             (Step::Swap, _) => (Phase::Running, Step::Verify),
+            (Step::Verify, AgentMove::On) if now < proven_at => (Phase::Running, Step::Verify),
             (_, AgentMove::Fail) => (Phase::Failed, Step::Verify),
             (_, AgentMove::RollBack) => (Phase::RolledBack, Step::Rollback),
             _ => (Phase::Succeeded, Step::Ready),
@@ -390,6 +400,7 @@ impl World {
             pod.ready_since = None;
         }
         if step == Step::Swap {
+            self.started.insert(pod.uid.clone(), now);
             for target in &open.containers {
                 let Some(image) = &target.image else { continue };
                 let container = pod.images.iter_mut().find(|(name, _)| *name == target.name).unwrap();
