@@ -15,6 +15,7 @@ pub mod in_place_rollout;
 pub mod manifest;
 pub mod pod_ref;
 pub mod pod_template;
+pub mod quantity;
 pub mod request;
 mod serde_default;
 pub mod status;

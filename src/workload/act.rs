@@ -7,19 +7,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use crate::api::pod_template::ClaimTemplate;
 use crate::api::request::Target;
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
+use crate::podtask::pod::Pod;
 use crate::podtask::state::{End, Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
 use crate::podtask::time::whole_seconds;
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::workload::action::{Action, Why};
+use crate::workload::claims::Claim;
 use crate::workload::diff::Change;
 use crate::workload::hooks::{self, Gate, HookType};
-use crate::workload::input::{ClaimState, ReconcileInput};
+use crate::workload::input::ReconcileInput;
 use crate::workload::new_pod;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
@@ -37,14 +40,21 @@ pub struct Acts {
     pub pre_inplace: Vec<HookCondition>,
     /// Why a `HookRun` cannot be created or a pod cannot get its claim, if so, and for which purpose.
     pub problem: Option<(Purpose, String)>,
+    /// Why a claim does not grow as its template, if so.
+    pub claim_problem: Option<String>,
 }
 
 /// Goes through all pods.
 pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<'a>) -> Acts {
     let pool: Vec<_> =
         input.views.iter().filter(|view| !scaling.leave.contains(view.pod.name.as_str())).collect();
-    let mut planner =
-        Planner { input, spare: spare(input, &pool), keys: BTreeSet::new(), acts: Acts::default() };
+    let mut planner = Planner {
+        input,
+        spare: spare(input, &pool),
+        keys: BTreeSet::new(),
+        owned: BTreeSet::new(),
+        acts: Acts::default(),
+    };
     planner.clear(scaling);
     for view in &input.views {
         let name = view.pod.name.as_str();
@@ -56,6 +66,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
             planner.promote(view);
         }
     }
+    planner.own_claims(scaling);
     planner.ensure_claims(scaling);
     planner.create_pods(scaling);
     planner.delete_runs();
@@ -68,6 +79,8 @@ struct Planner<'s, 'a> {
     spare: Budget,
     /// Pod uid and key of the open tasks: their `HookRun`s are kept.
     keys: BTreeSet<(String, String)>,
+    /// Names of pods whose claims have the owners for a scale-in, or get them now.
+    owned: BTreeSet<String>,
     acts: Acts,
 }
 
@@ -191,6 +204,10 @@ impl Planner<'_, '_> {
             Purpose::InPlace => Why::InPlace,
             Purpose::HotPatch => Why::HotPatch,
         };
+        if task.purpose == Purpose::ScaleIn && !self.hand_over_claims(view.pod, true) {
+            // The pod is deleted once it owns its claims: they are deleted with it.
+            return;
+        }
         if task.deletes() {
             return self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(view.pod), why });
         }
@@ -267,7 +284,10 @@ impl Planner<'_, '_> {
                 Clear::Ended => Why::EndedPod,
                 Clear::LostNode => Why::LostNode,
             };
-            if let Some(pod) = self.input.by_name.get(name) {
+            if let Some(pod) = self.input.by_name.get(name).copied() {
+                if scaling.condemned.contains(name) && !self.hand_over_claims(pod, true) {
+                    continue;
+                }
                 self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(pod), why });
             }
         }
@@ -283,6 +303,35 @@ impl Planner<'_, '_> {
             let body = new_pod::pod(spec, new_pod, template);
             self.acts.actions.push(Action::CreatePod { name: new_pod.name.clone(), body });
         }
+    }
+
+    /// Gives the claims of all pods the owners that the policy of the set asks for.
+    fn own_claims(&mut self, scaling: &Scaling<'_>) {
+        for pod in self.input.pods {
+            if !self.owned.contains(&pod.name) {
+                self.hand_over_claims(
+                    pod,
+                    pod.is_deleting() && scaling.condemned.contains(pod.name.as_str()),
+                );
+            }
+        }
+    }
+
+    /// Gives the claims of `pod` the owners that the policy asks for. True when they have them.
+    fn hand_over_claims(&mut self, pod: &Pod, scaled_in: bool) -> bool {
+        let input = self.input;
+        let Some(set) = input.spec.stateful() else { return true };
+        let Some(ordinal) = pod.ordinal(&input.spec.name) else { return true };
+        self.owned.insert(pod.name.clone());
+        let mut right = true;
+        for (name, _) in new_pod::claims(input.spec, set, &ordinal.to_string()) {
+            let Some(claim) = input.claims.get(&name) else { continue };
+            if let Some(change) = claim.owner_change(input.spec, set, pod, scaled_in) {
+                self.acts.actions.push(Action::OwnClaim { claim: claim.at(&name), change });
+                right = false;
+            }
+        }
+        right
     }
 
     /// Recreates missing claims of existing pods: a pod that is Pending because of one can continue then.
@@ -302,10 +351,14 @@ impl Planner<'_, '_> {
         let input = self.input;
         let Some(set) = input.spec.stateful() else { return true };
         let mut there = true;
-        for (claim, body) in new_pod::claims(input.spec, set, ordinal) {
+        let uid = input.by_name.get(name).map(|pod| pod.uid.as_str());
+        for (template, (claim, body)) in set.claims.iter().zip(new_pod::claims(input.spec, set, ordinal)) {
             match input.claims.get(&claim) {
-                Some(ClaimState::Bindable) => continue,
-                Some(ClaimState::Terminating) => {
+                Some(cached) if !cached.terminating && !cached.is_condemned(name, uid) => {
+                    self.grow(cached, claim, template);
+                    continue;
+                }
+                Some(_) => {
                     let problem = format!(
                         "pod {name} waits for its claim {claim}, which is being deleted; it is created again after that"
                     );
@@ -316,6 +369,20 @@ impl Planner<'_, '_> {
             there = false;
         }
         there
+    }
+
+    /// Raises the storage request of a claim to that of its template. A claim gets one write per reconcile.
+    fn grow(&mut self, claim: &Claim, name: String, template: &ClaimTemplate) {
+        let is_written =
+            |action: &Action| matches!(action, Action::OwnClaim { claim, .. } if claim.name == name);
+        match claim.growth(&name, self.input.spec, template, self.input.classes) {
+            Ok(Some(_)) if self.acts.actions.iter().any(is_written) => {}
+            Ok(Some(storage)) => {
+                self.acts.actions.push(Action::GrowClaim { claim: claim.at(&name), storage });
+            }
+            Ok(None) => {}
+            Err(problem) => drop(self.acts.claim_problem.get_or_insert(problem)),
+        }
     }
 
     /// Deletes the runs of tasks that are over, and failed runs where the user asked for a retry, so that they are

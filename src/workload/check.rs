@@ -10,6 +10,7 @@ use crate::api::pod_template::PodTemplate;
 use crate::api::workload::Canary;
 use crate::podtask::amount::Amount;
 use crate::podtask::selector;
+use crate::workload::claims;
 use crate::workload::diff::Change;
 use crate::workload::spec::WorkloadSpec;
 
@@ -67,10 +68,9 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
             "spec.podManagementPolicy",
             before.pod_management_policy == spec.pod_management_policy,
         );
-        problems.unchanged(
-            "spec.volumeClaimTemplates",
-            before.volume_claim_templates == spec.volume_claim_templates,
-        );
+        problems
+            .0
+            .extend(claims::template_problems(&before.volume_claim_templates, &spec.volume_claim_templates));
         problems.change(&WorkloadSpec::of_stateful_set(old), &desired);
     }
     problems.0

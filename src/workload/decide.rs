@@ -179,7 +179,8 @@ fn report(
     }
     let update_failure =
         status::update_failure(input, survey, problem(false).or_else(|| step.problem.clone()));
-    match &update_failure {
+    let unexpanded = acts.claim_problem.clone().map(|problem| ("ClaimNotExpanded", problem));
+    match update_failure.as_ref().or(unexpanded.as_ref()) {
         Some((reason, message)) => report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now),
         None => report.set_condition(UPDATE_FAILED, false, "NoFailure", "", now),
     }

@@ -6,23 +6,12 @@ use jiff::Timestamp;
 
 use crate::api::pod_template::PodTemplate;
 use crate::podtask::pod::Pod;
+use crate::workload::claims::{Claims, StorageClasses};
 use crate::workload::hooks::{self, HookTemplates, Run};
 use crate::workload::order::Nodes;
 use crate::workload::revision::{Record, Revision};
 use crate::workload::spec::WorkloadSpec;
 use crate::workload::view::{PodView, Templates};
-
-/// State of a volume claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClaimState {
-    /// A pod can use the claim.
-    Bindable,
-    /// The claim is being deleted: a pod that uses it is never scheduled.
-    Terminating,
-}
-
-/// Volume claims by name.
-pub type Claims = BTreeMap<String, ClaimState>;
 
 /// What the cache holds for one workload.
 #[derive(Clone, Debug)]
@@ -41,6 +30,8 @@ pub struct CachedObjects<'a> {
     pub nodes: &'a Nodes,
     /// The volume claims of the workload's namespace.
     pub claims: &'a Claims,
+    /// The storage classes of the claims that are to grow.
+    pub classes: &'a StorageClasses,
     /// Names of pods that the workload does not own and that block names of its pods.
     pub taken: &'a BTreeSet<String>,
     /// The time of the reconcile.
@@ -73,6 +64,8 @@ pub struct ReconcileInput<'a> {
     pub nodes: &'a Nodes,
     /// The volume claims that exist.
     pub claims: &'a Claims,
+    /// The storage classes of the claims that are to grow.
+    pub classes: &'a StorageClasses,
     /// Names that other objects have taken.
     pub taken: &'a BTreeSet<String>,
     /// The time of the reconcile.
@@ -111,6 +104,7 @@ impl<'a> ReconcileInput<'a> {
             templates: objects.templates,
             nodes: objects.nodes,
             claims: objects.claims,
+            classes: objects.classes,
             taken: objects.taken,
             now: objects.now,
         }

@@ -35,6 +35,7 @@ pub mod action;
 pub mod adoption;
 pub mod canary;
 pub mod check;
+pub mod claims;
 pub mod decide;
 pub mod diff;
 pub mod hooks;

@@ -11,7 +11,7 @@ use crate::api::game_deployment::{
     GameDeployment, GameDeploymentSpec, ScaleStrategy, UpdateStrategy, UpdateType,
 };
 use crate::api::game_stateful_set::{
-    GameStatefulSet, GameStatefulSetSpec, PodManagementPolicy, RollingUpdate,
+    ClaimRetention, GameStatefulSet, GameStatefulSetSpec, PodManagementPolicy, RollingUpdate,
 };
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
 use crate::api::workload::{Canary, ContainerOrder, HookStrategy, WorkloadHook};
@@ -82,6 +82,8 @@ pub struct StatefulSet {
     pub ordered: bool,
     /// Templates for the claims of each pod.
     pub claims: Vec<ClaimTemplate>,
+    /// When those claims are deleted.
+    pub retention: ClaimRetention,
     /// Ordinals that are skipped.
     pub reserved: BTreeSet<u32>,
     /// True when pods on lost nodes are deleted by force.
@@ -153,6 +155,7 @@ impl WorkloadSpec {
             service: spec.service_name.clone(),
             ordered: spec.pod_management_policy == PodManagementPolicy::OrderedReady,
             claims: spec.volume_claim_templates.clone(),
+            retention: spec.persistent_volume_claim_retention_policy.unwrap_or_default(),
             reserved: spec.reserve_orders.iter().filter_map(|ordinal| u32::try_from(*ordinal).ok()).collect(),
             force_lost: spec
                 .template

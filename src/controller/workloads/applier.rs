@@ -17,9 +17,11 @@ use serde_json::{Value, json};
 use crate::api::hook_run::HookRun;
 use crate::api::{annotation, workload_key};
 use crate::cluster::error::{Class, Error};
+use crate::cluster::trim::Trimmed;
 use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::workloads::Context;
+use crate::controller::workloads::cache::kinds::CachedClaim;
 use crate::controller::workloads::cache::{Deletion, Key, Made, PodEntry, Workload};
 use crate::hook::check::prepare;
 use crate::podtask::write::{PodPatch, VersionedRef};
@@ -207,6 +209,14 @@ impl<'a> Applier<'a> {
             Action::WriteRevision(revision, Write::Renumber) => self.renumber(revision).await,
             Action::DeleteRevision(name) => self.delete_revision(name).await,
             Action::CreateClaim { name, body } => self.create_claim(name, body).await,
+            Action::OwnClaim { claim, change } => {
+                let done = self.context.server.own_claim(&self.key.namespace, claim, change).await;
+                self.changed_claim(done)
+            }
+            Action::GrowClaim { claim, storage } => {
+                let done = self.context.server.grow_claim(&self.key.namespace, claim, storage).await;
+                self.changed_claim(done)
+            }
             Action::CreatePod { name, body } => self.create_pod(name, body).await,
             Action::DeletePod { pod, why } => self.delete_pod(pod, *why).await,
             Action::PatchPod { pod, patch, .. } => self.patch_pod(pod, patch).await,
@@ -263,6 +273,13 @@ impl<'a> Applier<'a> {
             // Its pod is created by the next reconciliation, when the claim is in the cache.
             _ => Ok(Done::Made(Made::Claim(name.to_owned()))),
         }
+    }
+
+    fn changed_claim(&self, done: Result<Trimmed<CachedClaim>, Error>) -> Result<Done, Not> {
+        self.context.metrics.wrote("patch", &done);
+        let seen = done.map_err(|error| plain(&error))?;
+        self.context.cache.claims.upsert(seen);
+        Ok(Done::Written)
     }
 
     async fn delete_pod(&self, pod: &VersionedRef, why: Why) -> Result<Done, Not> {

@@ -3,10 +3,13 @@
 //!
 //! Must not decide anything itself: `workload::adoption` and `workload::decide` do.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::api::pod_template::ClaimTemplate;
 use crate::cluster::error::{Class, Error};
 use crate::controller::pods::confirm;
 use crate::controller::queue::Outcome;
@@ -19,10 +22,12 @@ use crate::podtask::write::VersionedRef;
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::adoption::PodOwnership;
+use crate::workload::claims::{Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::input::CachedObjects;
 use crate::workload::new_pod;
 use crate::workload::report::Report;
+use crate::workload::spec::WorkloadSpec;
 
 impl Reconciler for Context {
     type Key = Key;
@@ -63,8 +68,10 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
     let own: Vec<_> = own.into_iter().map(|(_, pod)| pod).collect();
     report_misfits(context, key, workload).await;
     let history = history(context, workload, &own).await?;
+    let claims = context.cache.claims(spec);
+    let classes = storage_classes(context, spec, &claims).await?;
     let now = clock::now();
-    let decision = decision(context, workload, &own, history, now);
+    let decision = decision(context, workload, &own, history, (&claims, &classes), now);
     let Decision { actions, report, requeue_at } = decision;
     let mut applier = Applier::new(context, key, workload, &own);
     applier.carry_out(&actions).await;
@@ -81,6 +88,7 @@ fn decision(
     workload: &Workload,
     own: &[PodEntry],
     history: History,
+    (claims, classes): (&Claims, &StorageClasses),
     now: Timestamp,
 ) -> Decision {
     let (spec, cache) = (&workload.spec, &context.cache);
@@ -91,12 +99,35 @@ fn decision(
         runs: &cache.runs(spec),
         templates: &cache.templates(&spec.namespace),
         nodes: &cache.nodes(pods.iter().filter_map(|pod| pod.node.as_deref())),
-        claims: &cache.claims(spec),
+        claims,
+        classes,
         taken: &cache.taken(spec),
         pods,
         now,
     };
     decide(spec, &workload.report, &objects)
+}
+
+/// Reads the storage classes of the claims that are to grow. Normally there are none.
+async fn storage_classes(
+    context: &Context,
+    spec: &WorkloadSpec,
+    claims: &Claims,
+) -> Result<StorageClasses, Error> {
+    let templates = spec.stateful().map_or(&[][..], |set| &set.claims);
+    let of_template = |template: &ClaimTemplate| {
+        let beginning = format!("{}-{}-", template.name(), spec.name);
+        let alike = claims.iter().filter(move |(name, _)| name.starts_with(&beginning));
+        alike.filter_map(|(_, claim)| claim.class_to_read(template)).collect::<Vec<_>>()
+    };
+    let names: BTreeSet<_> = templates.iter().flat_map(of_template).collect();
+    let mut classes = StorageClasses::new();
+    for name in names {
+        if let Some(expands) = context.server.expands(name).await? {
+            classes.insert(name.to_owned(), expands);
+        }
+    }
+    Ok(classes)
 }
 
 /// Adopts revisions and pods without a controller, and releases the pods that its selector no longer matches.

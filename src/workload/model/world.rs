@@ -15,10 +15,11 @@ use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose};
 use crate::podtask::write::PodPatch;
 use crate::workload::action::{Action, Why};
+use crate::workload::claims::{Claim, Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
 use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
-use crate::workload::input::{CachedObjects, ClaimState, Claims};
+use crate::workload::input::CachedObjects;
 use crate::workload::order::Nodes;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
@@ -137,7 +138,7 @@ impl World {
 
     fn decision(&self) -> Decision {
         let spec = self.draft.spec();
-        let (nodes, taken) = (Nodes::new(), BTreeSet::new());
+        let (nodes, taken, classes) = (Nodes::new(), BTreeSet::new(), StorageClasses::new());
         let needed = self.needed();
         let seen = CachedObjects {
             pods: self.pods.iter().collect(),
@@ -147,6 +148,7 @@ impl World {
             templates: &self.templates,
             nodes: &nodes,
             claims: &self.claims,
+            classes: &classes,
             taken: &taken,
             now: self.now,
         };
@@ -283,7 +285,8 @@ impl World {
                 self.revisions.push(revision.clone());
             }
             Action::DeleteRevision(name) => self.revisions.retain(|cached| cached.name != *name),
-            Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone(), ClaimState::Bindable)),
+            Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone(), Claim::default())),
+            Action::OwnClaim { .. } | Action::GrowClaim { .. } => panic!("the sets have no claims"),
             Action::CreatePod { name, body } => self.born(name, body),
             Action::DeletePod { pod, .. } => {
                 let pod = self

@@ -18,7 +18,7 @@ const NAMES: &str = r#"call!\(|debug_(struct|tuple)|write_str|named\("|forbidden
 
 /// Words in the sources that look like a reason and are none.
 const OTHERS: &str = "
-Always AlwaysAllow Authorization Available Chosen ClaimTemplate ConfigMap DeleteGuard DeletionByTaintManager
+Always AlwaysAllow Authorization Available Bound Chosen ClaimTemplate ConfigMap DeleteGuard DeletionByTaintManager
 Deployment DisruptionTarget DoesNotExist Equal Error Exists Failure False FieldValueInvalid GameDeployment
 GameStatefulSet HeldBack HookRun HostIP IfNotPresent In InPlace InPlaceRollout InPlaceRollouts
 InPlaceUpdateReady Inconclusive Kind ModifiedContainer NamespaceTerminating Never NoExecute None Normal NotIn
