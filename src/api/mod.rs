@@ -22,3 +22,4 @@ pub mod status;
 pub mod workload;
 pub mod workload_key;
 pub mod workload_kind;
+pub mod workload_manifest;

@@ -44,7 +44,8 @@ pub struct Pod {
     pub cost: Option<f64>,
     /// Number of container restarts, summed over the containers.
     pub restarts: i32,
-    /// Name and image of each container, as in the pod's spec now.
+    /// Name and image of each container that can be replaced, as in the pod's spec now: the regular containers, and
+    /// after them the native sidecars.
     pub images: Vec<(String, String)>,
     /// True if the pod has the readiness gate `InPlaceUpdateReady`.
     pub gated: bool,
@@ -116,7 +117,11 @@ impl Pod {
                 .map_or(0, |containers| containers.iter().map(|container| container.restart_count).sum()),
             images: spec.map_or_else(Vec::new, |spec| {
                 let image = |container: &core::Container| container.image.clone().unwrap_or_default();
-                spec.containers.iter().map(|container| (container.name.clone(), image(container))).collect()
+                let sidecars = spec.init_containers.iter().flatten();
+                let sidecars =
+                    sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+                let lasting = spec.containers.iter().chain(sidecars);
+                lasting.map(|container| (container.name.clone(), image(container))).collect()
             }),
             gated: spec
                 .and_then(|spec| spec.readiness_gates.as_ref())

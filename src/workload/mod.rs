@@ -43,6 +43,7 @@ pub mod input;
 pub(crate) mod name;
 pub mod new_pod;
 pub mod order;
+pub mod planned;
 pub mod report;
 pub mod request;
 pub mod revision;

@@ -159,6 +159,9 @@ async fn what_is_wrong_is_reported_with_what_there_is_and_nothing_is_created() {
         ("restart -l app=nobody -c app", 3, "no pod in namespace shop has the labels app=nobody"),
         ("restart deploy/web -c app --grace 20m", 3, "deadlineSeconds 600"),
         ("plan deploy/web -c app", 2, "`plan` accepts only pods"),
+        ("plan deploy/web -f new.yaml", 2, "accepts gamedeployment/NAME and gamestatefulset/NAME"),
+        ("plan web-0 -f new.yaml", 2, "-f needs one gamedeployment/NAME"),
+        ("plan gdeploy/web -f /nowhere/new.yaml", 3, "/nowhere/new.yaml cannot be read"),
     ] {
         let (ended, out, err) = inplace(&api, &line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(ended, Some(code), "{line}: {err}");
