@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use crate::api::game_stateful_set::ClaimPolicy;
@@ -18,6 +19,9 @@ use crate::api::quantity::Quantity;
 use crate::podtask::pod::Pod;
 use crate::podtask::write::VersionedRef;
 use crate::workload::spec::{StatefulSet, WorkloadSpec};
+
+/// When the storage class of a claim that could not grow is read again. Storage classes are not watched.
+pub const READ_CLASS_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// A volume claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,9 +60,22 @@ pub struct ClaimOwner {
 /// Volume claims by name.
 pub type Claims = BTreeMap<String, Claim>;
 
-/// Whether claims of a storage class can be expanded (`allowVolumeExpansion`), by the name of the class. A class that is
-/// missing here does not exist.
-pub type StorageClasses = BTreeMap<String, bool>;
+/// A storage class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorageClass {
+    /// It was read.
+    Read {
+        /// Whether its volumes can be expanded (`allowVolumeExpansion`).
+        expands: bool,
+    },
+    /// It does not exist.
+    Absent,
+    /// It could not be read; the text is the error.
+    Unread(String),
+}
+
+/// Storage classes by name.
+pub type StorageClasses = BTreeMap<String, StorageClass>;
 
 /// Owners to add to a claim and to remove from it. All others stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -163,11 +180,16 @@ impl Claim {
             return no("it has no storage class, so its volume cannot be expanded".to_owned());
         };
         match classes.get(class) {
-            Some(true) => Ok(Some(wanted)),
-            Some(false) => no(format!(
+            Some(StorageClass::Read { expands: true }) => Ok(Some(wanted)),
+            Some(StorageClass::Read { expands: false }) => no(format!(
                 "its storage class {class} does not allow expansion: set allowVolumeExpansion there if its driver can expand volumes"
             )),
-            None => no(format!("its storage class {class} does not exist")),
+            Some(StorageClass::Absent) => no(format!("its storage class {class} does not exist")),
+            Some(StorageClass::Unread(error)) => {
+                no(format!("its storage class {class} could not be read: {error}"))
+            }
+            // It is read before the next decision.
+            None => Ok(None),
         }
     }
 }

@@ -7,9 +7,11 @@ use jiff::Timestamp;
 
 use crate::podtask::selector;
 use crate::podtask::task::Purpose;
+use crate::podtask::time::later;
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, CanaryInput, Held, Step};
+use crate::workload::claims::READ_CLASS_AGAIN;
 use crate::workload::hooks::HookType;
 use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
@@ -57,7 +59,8 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let acts = act::act(&input, &scaling, &picks);
 
     let report = report(&input, before, &found, &step, &survey, &scaling, &acts);
-    let requeue_at = act::requeue_at(&input).into_iter().chain(step.requeue_at).min();
+    let read_class = acts.claim_problem.is_some().then(|| later(input.now, READ_CLASS_AGAIN));
+    let requeue_at = act::requeue_at(&input).into_iter().chain(step.requeue_at).chain(read_class).min();
     Decision { actions: actions(&input, objects, &found, acts, step), report: Some(report), requeue_at }
 }
 

@@ -22,7 +22,7 @@ use crate::podtask::write::VersionedRef;
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::adoption::PodOwnership;
-use crate::workload::claims::{Claims, StorageClasses};
+use crate::workload::claims::{Claims, StorageClass, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::input::CachedObjects;
 use crate::workload::new_pod;
@@ -69,7 +69,7 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
     report_misfits(context, key, workload).await;
     let history = history(context, workload, &own).await?;
     let claims = context.cache.claims(spec);
-    let classes = storage_classes(context, spec, &claims).await?;
+    let classes = storage_classes(context, spec, &claims).await;
     let now = clock::now();
     let decision = decision(context, workload, &own, history, (&claims, &classes), now);
     let Decision { actions, report, requeue_at } = decision;
@@ -108,12 +108,9 @@ fn decision(
     decide(spec, &workload.report, &objects)
 }
 
-/// Reads the storage classes of the claims that are to grow. Normally there are none.
-async fn storage_classes(
-    context: &Context,
-    spec: &WorkloadSpec,
-    claims: &Claims,
-) -> Result<StorageClasses, Error> {
+/// Reads the storage classes of the claims that are to grow. Normally there are none. A class that cannot be read must
+/// not stop anything else.
+async fn storage_classes(context: &Context, spec: &WorkloadSpec, claims: &Claims) -> StorageClasses {
     let templates = spec.stateful().map_or(&[][..], |set| &set.claims);
     let of_template = |template: &ClaimTemplate| {
         let beginning = format!("{}-{}-", template.name(), spec.name);
@@ -123,11 +120,14 @@ async fn storage_classes(
     let names: BTreeSet<_> = templates.iter().flat_map(of_template).collect();
     let mut classes = StorageClasses::new();
     for name in names {
-        if let Some(expands) = context.server.expands(name).await? {
-            classes.insert(name.to_owned(), expands);
-        }
+        let class = match context.server.expands(name).await {
+            Ok(Some(expands)) => StorageClass::Read { expands },
+            Ok(None) => StorageClass::Absent,
+            Err(error) => StorageClass::Unread(chain(&error)),
+        };
+        classes.insert(name.to_owned(), class);
     }
-    Ok(classes)
+    classes
 }
 
 /// Adopts revisions and pods without a controller, and releases the pods that its selector no longer matches.

@@ -1,3 +1,5 @@
+//! Owners and growth of claims, one by one.
+
 use serde_json::json;
 
 use super::*;
@@ -80,7 +82,7 @@ fn a_claim_of_another_user_is_not_touched() {
     let own = Claim { controller: Some("uid-web".into()), ..claim() };
     assert_ne!(change(&draft, &own, true), Default::default());
     let foreign = Claim { labels: BTreeMap::new(), ..claim() };
-    let classes = [("fast".to_owned(), true)].into();
+    let classes = [("fast".to_owned(), StorageClass::Read { expands: true })].into();
     let refused = foreign.growth("data-web-0", &draft.spec(), &template("2Gi"), &classes).unwrap_err();
     assert!(refused.contains("spec.selector.matchLabels"), "{refused}");
 }
@@ -97,7 +99,14 @@ fn a_claim_of_an_earlier_pod_is_about_to_be_deleted() {
 #[test]
 fn a_claim_grows_where_its_class_allows_it_and_never_shrinks() {
     let spec = draft("Retain", "Retain").spec();
-    let classes: StorageClasses = [("fast".to_owned(), true), ("slow".to_owned(), false)].into();
+    let read = |name: &str, expands| (name.to_owned(), StorageClass::Read { expands });
+    let classes: StorageClasses = [
+        read("fast", true),
+        read("slow", false),
+        ("gone".to_owned(), StorageClass::Absent),
+        ("hidden".to_owned(), StorageClass::Unread("forbidden".to_owned())),
+    ]
+    .into();
     let grows = |claim: &Claim, to: &str| claim.growth("data-web-0", &spec, &template(to), &classes);
     assert_eq!(grows(&claim(), "2Gi"), Ok(Some("2Gi".into())));
     for same in ["1Gi", "1024Mi", "512Mi", "x"] {
@@ -110,6 +119,10 @@ fn a_claim_grows_where_its_class_allows_it_and_never_shrinks() {
             "storage class slow does not allow expansion: set allowVolumeExpansion",
         ),
         (Claim { class: Some("gone".into()), ..claim() }, "storage class gone does not exist"),
+        (
+            Claim { class: Some("hidden".into()), ..claim() },
+            "storage class hidden could not be read: forbidden",
+        ),
         (Claim { class: None, ..claim() }, "has no storage class"),
     ] {
         let refused = grows(&claim, "2Gi").unwrap_err();

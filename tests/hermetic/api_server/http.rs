@@ -155,12 +155,14 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
         | "GET controllerrevision"
         | "GET job"
         | "GET namespace"
+        | "GET storageclasse"
         | "GET mutatingwebhookconfiguration"
         | "GET validatingwebhookconfiguration" => {
             let plural = received.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
         }
         "PATCH hookrun"
+        | "PATCH persistentvolumeclaim"
         | "PATCH hookrun/status"
         | "PATCH inplacerollout"
         | "PATCH gamedeployment"

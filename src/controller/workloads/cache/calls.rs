@@ -90,8 +90,8 @@ impl Server {
     pub(crate) async fn expands(&self, class: &str) -> Result<Option<bool>, Error> {
         let doing = format!("reading StorageClass {class}");
         let request = Request::new(StorageClass::url_path(&(), None)).get(class, &GetParams::default());
-        match self.ask::<StorageClass>(&doing, request).await {
-            Ok(class) => Ok(Some(class.allow_volume_expansion == Some(true))),
+        match self.ask::<Value>(&doing, request).await {
+            Ok(class) => Ok(Some(class["allowVolumeExpansion"] == true)),
             Err(error) if error.class() == Class::Gone => Ok(None),
             Err(error) => Err(error),
         }

@@ -1,6 +1,7 @@
 //! Claims of a `GameStatefulSet` that exist: which pods wait for their owners, and when they grow.
 
 use super::*;
+use crate::workload::claims::StorageClass;
 
 fn draft(scaled: &str) -> Draft {
     let claim =
@@ -104,7 +105,7 @@ fn a_larger_storage_request_reaches_the_claims_or_the_condition_says_why_not() {
         draft("Retain").with("/volumeClaimTemplates/0/spec/resources/requests/storage", json!("2Gi"));
     let mut sight = three(&larger);
     let storage = |sight: &Sight| sight.claims["data-web-1"].storage.clone().unwrap();
-    sight.classes = [("fast".to_owned(), false)].into();
+    sight.classes = [("fast".to_owned(), StorageClass::Read { expands: false })].into();
     step(&mut sight, &larger);
     let decision = step(&mut sight, &larger);
     let (status, reason, message) = condition(&decision, "UpdateFailed");
@@ -112,7 +113,10 @@ fn a_larger_storage_request_reaches_the_claims_or_the_condition_says_why_not() {
     assert!(message.contains("claim data-web-0 stays at 1Gi") && message.contains("class fast"), "{message}");
     assert_eq!(condition(&decision, "Progressing").1, "Complete", "the pods are not held up");
     assert_eq!(storage(&sight), "1Gi");
-    sight.classes = [("fast".to_owned(), true)].into();
+    assert!(
+        decision.requeue_at.is_some_and(|at| at <= sight.now + crate::workload::claims::READ_CLASS_AGAIN)
+    );
+    sight.classes = [("fast".to_owned(), StorageClass::Read { expands: true })].into();
     step(&mut sight, &larger);
     assert_eq!(storage(&sight), "2Gi");
     let decision = step(&mut sight, &larger);
