@@ -109,7 +109,8 @@ pub struct UpdateStrategy {
     #[schemars(extend("nullable" = false))]
     pub partition: IntOrString,
     /// How many of `replicas` may be unavailable during an update; a number or a percentage, rounded up, or rounded
-    /// down if `maxSurge` is above 0.
+    /// down if `maxSurge` is above 0. 0 is refused without `maxSurge`, and with `HotPatchUpdate`: no pod could be
+    /// updated.
     #[serde(default = "quarter")]
     #[schemars(extend("nullable" = false))]
     pub max_unavailable: IntOrString,

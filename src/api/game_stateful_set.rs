@@ -50,9 +50,14 @@ pub struct GameStatefulSetSpec {
     pub template: PodTemplate,
     /// The Service that gives the pods their host names; it need not exist.
     pub service_name: String,
-    /// Volume claims that are created for each pod.
+    /// Volume claims that are created for each pod. Of an existing set only the storage requests can be changed, to larger
+    /// ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_claim_templates: Vec<ClaimTemplate>,
+    /// Whether the claims of `volumeClaimTemplates` are deleted with the set, or with a pod that a scale-in removes. As in
+    /// a StatefulSet. Absent: they are never deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim_retention_policy: Option<ClaimRetention>,
     /// Whether pods are created, deleted and updated one after the other.
     #[serde(default)]
     pub pod_management_policy: PodManagementPolicy,
@@ -103,6 +108,27 @@ pub enum PodManagementPolicy {
     /// At the same time; updates as well, within `maxUnavailable`.
     Parallel,
 }
+/// When the claims of `volumeClaimTemplates` are deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimRetention {
+    /// What happens to the claims when the set is deleted.
+    #[serde(default)]
+    pub when_deleted: ClaimPolicy,
+    /// What happens to the claim of a pod that is removed because `replicas` is lower, or its ordinal is reserved.
+    #[serde(default)]
+    pub when_scaled: ClaimPolicy,
+}
+
+/// What happens to claims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ClaimPolicy {
+    /// They stay.
+    #[default]
+    Retain,
+    /// The garbage collector of Kubernetes deletes them.
+    Delete,
+}
 /// How many pods are created at the same time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -150,7 +176,8 @@ pub struct RollingUpdate {
     #[schemars(extend("nullable" = false))]
     pub partition: IntOrString,
     /// How many of `replicas` may be unavailable during an update under `Parallel`; a number or a percentage, rounded
-    /// up, or rounded down if `maxSurge` is above 0.
+    /// up, or rounded down if `maxSurge` is above 0. 0 is refused without `maxSurge`, and with `HotPatchUpdate`: no
+    /// pod could be updated.
     #[serde(default = "quarter")]
     #[schemars(extend("nullable" = false))]
     pub max_unavailable: IntOrString,

@@ -42,8 +42,9 @@ pub struct InPlaceRolloutSpec {
     /// restarted.
     #[schemars(length(min = 1, max = 64))]
     pub containers: Vec<RolloutContainer>,
-    /// How many of the target's pods may be unavailable at the same time; a number or a percentage, rounded up, and
-    /// at least one. Pods that are unavailable for other reasons count.
+    /// How many of the target's pods may be unavailable at the same time; a number or a percentage, rounded up. Pods
+    /// that are unavailable for other reasons count. 0 is refused, because no pod that is available could be
+    /// restarted.
     #[serde(default = "quarter")]
     #[schemars(extend("nullable" = false))]
     pub max_unavailable: IntOrString,

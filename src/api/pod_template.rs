@@ -37,13 +37,23 @@ impl PodTemplate {
         self.texts("annotations")
     }
 
-    /// Name and image of each container, in the order of the template, without init containers.
+    /// Name and image of each container that can be replaced in a running pod, in the order in which a kubelet starts
+    /// them: the native sidecars, which are init containers that keep running, and the regular containers.
     pub fn images(&self) -> impl Iterator<Item = (&str, &str)> {
-        let containers = self.0.pointer("/spec/containers").and_then(Value::as_array);
-        containers.into_iter().flatten().filter_map(|container| {
+        self.lasting().filter_map(|(_, container)| {
             let name = container.get("name")?.as_str()?;
             Some((name, container.get("image").and_then(Value::as_str).unwrap_or_default()))
         })
+    }
+
+    /// Native sidecars and regular containers, each with its path in the template.
+    pub fn lasting(&self) -> impl Iterator<Item = (String, &Value)> {
+        let list = |of: &'static str| {
+            let list = self.0.get("spec").and_then(|spec| spec.get(of)).and_then(Value::as_array);
+            let all = list.into_iter().flatten().enumerate();
+            all.map(move |(at, container)| (format!("spec.{of}[{at}]"), container))
+        };
+        list("initContainers").filter(|(_, container)| is_sidecar(container)).chain(list("containers"))
     }
 
     /// The image of the container `name`.
@@ -56,6 +66,11 @@ impl PodTemplate {
         let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
         map.into_iter().flatten().filter_map(text).collect()
     }
+}
+
+/// True for an init container that keeps running beside the regular containers.
+pub fn is_sidecar(container: &Value) -> bool {
+    container.get("restartPolicy").and_then(Value::as_str) == Some("Always")
 }
 
 impl ClaimTemplate {

@@ -191,7 +191,7 @@ impl Trim for CachedDisruption {
 }
 
 /// The claims of one reconciliation, each on the version of the budget that the last write on it returned.
-pub(super) struct Claims<'a> {
+pub(super) struct BudgetClaims<'a> {
     disruptions: &'a Disruptions,
     namespace: &'a str,
     allowance: &'a DisruptionAllowance,
@@ -200,7 +200,7 @@ pub(super) struct Claims<'a> {
     wrote: &'a (dyn Fn(Result<(), &Error>) + Send + Sync),
 }
 
-impl<'a> Claims<'a> {
+impl<'a> BudgetClaims<'a> {
     /// `allowance` is what the decision was based on.
     pub(super) fn new(
         disruptions: &'a Disruptions,

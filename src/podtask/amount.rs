@@ -40,6 +40,11 @@ impl Amount {
         }
     }
 
+    /// True for 0 and 0 %: it is 0 of any number.
+    pub fn is_zero(self) -> bool {
+        matches!(self, Self::Count(0) | Self::Percent(0))
+    }
+
     /// The number that this is of `whole`, percentages rounded up.
     pub fn up(self, whole: usize) -> usize {
         match self {
@@ -75,12 +80,12 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The limits for `replicas`. `maxUnavailable` is rounded up, or down if there is a surge. If both are 0, no
-    /// update would be possible, so one pod may be unavailable.
+    /// The limits for `replicas`. `maxUnavailable` is rounded up, or down if there is a surge. If both are 0, no pod
+    /// can be updated.
     pub fn of(max_unavailable: Amount, max_surge: Amount, replicas: usize) -> Self {
         let surge = max_surge.up(replicas);
         let unavailable =
-            if surge > 0 { max_unavailable.down(replicas) } else { max_unavailable.up(replicas).max(1) };
+            if surge > 0 { max_unavailable.down(replicas) } else { max_unavailable.up(replicas) };
         Self { unavailable: unavailable.min(replicas), surge }
     }
 }
@@ -111,9 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn an_update_can_always_move_something() {
+    fn no_pod_may_be_unavailable_only_where_the_user_says_so() {
         let none = Amount::Count(0);
-        assert_eq!(Bounds::of(none, none, 5), Bounds { unavailable: 1, surge: 0 });
+        assert_eq!(Bounds::of(none, none, 5), Bounds { unavailable: 0, surge: 0 });
+        assert!(none.is_zero() && Amount::Percent(0).is_zero() && !Amount::Percent(1).is_zero());
         assert_eq!(Bounds::of(Amount::Percent(25), none, 1), Bounds { unavailable: 1, surge: 0 });
         assert_eq!(
             Bounds::of(Amount::Percent(25), Amount::Percent(25), 1),

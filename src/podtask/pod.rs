@@ -49,7 +49,8 @@ pub struct Pod {
     pub cost: Option<f64>,
     /// Number of container restarts, summed over the containers.
     pub restarts: i32,
-    /// Name and image of each container, as in the pod's spec now.
+    /// Name and image of each container that can be replaced, as in the pod's spec now: the regular containers, and
+    /// after them the native sidecars.
     pub images: Vec<(String, String)>,
     /// True if the pod has the readiness gate `InPlaceUpdateReady`.
     pub gated: bool,
@@ -127,7 +128,11 @@ impl Pod {
                 .map_or(0, |containers| containers.iter().map(|container| container.restart_count).sum()),
             images: spec.map_or_else(Vec::new, |spec| {
                 let image = |container: &core::Container| container.image.clone().unwrap_or_default();
-                spec.containers.iter().map(|container| (container.name.clone(), image(container))).collect()
+                let sidecars = spec.init_containers.iter().flatten();
+                let sidecars =
+                    sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+                let lasting = spec.containers.iter().chain(sidecars);
+                lasting.map(|container| (container.name.clone(), image(container))).collect()
             }),
             gated: spec
                 .and_then(|spec| spec.readiness_gates.as_ref())
@@ -176,12 +181,13 @@ impl Pod {
         self.phase == PodPhase::Running && self.ready_since.is_some() && !self.is_deleting()
     }
 
-    /// When the pod has been Ready for `min_ready`; `None` while it is not Ready. The time counts from the restart of
-    /// a container, too: its pod may have stayed Ready.
+    /// When the pod has been Ready for `min_ready`; `None` while it is not Ready. The time counts from the last update
+    /// in place, too: its pod may have stayed Ready. That is when the agent accepted the new container, or when the
+    /// container started if the agent has not reported that.
     pub fn available_at(&self, min_ready: SignedDuration) -> Option<Timestamp> {
         let since = self.ready_since.filter(|_| self.is_ready())?;
         let reports = self.answer.iter().flat_map(|answer| &answer.containers);
-        let restarted = reports.filter_map(|report| report.started_at).max();
+        let restarted = reports.filter_map(|report| report.ready_at.or(report.started_at)).max();
         Some(later(since.max(restarted.unwrap_or(since)), min_ready))
     }
 
@@ -197,6 +203,20 @@ impl Pod {
         };
         let answer = self.answer.as_ref().filter(|answer| answer.id == request);
         answer.is_none_or(|answer| !answer.phase.is_terminal())
+    }
+
+    /// The number of the next task towards `target`. No id with it has been used on this pod, also when the record of
+    /// the last task was removed or replaced by an older one: a number is at least the age of the pod in seconds, and
+    /// above that of any request or answer towards `target` that the pod has.
+    pub fn next_task_number(&self, target: &str, now: Timestamp) -> u32 {
+        let hash = target.rsplit('-').next().unwrap_or_default();
+        let of_id = |id: &str| id.rsplit_once('-').filter(|(of, _)| *of == hash)?.1.parse().ok();
+        let last = self.task.as_ref().map(|task| task.number);
+        let requested = self.request.as_deref().and_then(of_id);
+        let answered = self.answer.as_ref().and_then(|answer| of_id(&answer.id));
+        let used: Option<u32> = last.max(requested).max(answered);
+        let age = u32::try_from(now.duration_since(self.created).as_secs()).unwrap_or(0);
+        used.unwrap_or(0).saturating_add(1).max(age)
     }
 
     /// The state of the workload's task.

@@ -21,8 +21,8 @@ pub struct PodTask {
     /// The revision that the pod is to get; empty when the pod is to be deleted.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub target: String,
-    /// Counts the tasks of this pod. The key of a hook's approval and the id of a request contain it: neither is ever
-    /// valid for another task.
+    /// Rises with each task of this pod. The key of a hook's approval and the id of a request contain it: neither is
+    /// ever valid for another task.
     pub number: u32,
     /// When the task was created; once the request is written, when that was.
     pub at: Timestamp,

@@ -32,6 +32,10 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
         problems.extend(amount(field, value));
     }
     problems.extend(priority::problems("spec.priority", &spec.priority));
+    if Amount::read(&spec.max_unavailable).is_ok_and(Amount::is_zero) {
+        let problem = "it is 0, so no pod that is available could be restarted: set it to 1 or more";
+        problems.push(format!("spec.maxUnavailable: {problem}"));
+    }
     let terms = &spec.pod;
     for (field, value) in [
         ("pod.gracePeriodSeconds", terms.grace_period_seconds),

@@ -358,6 +358,14 @@ fn every_bad_field_is_named() {
             json!({"target": target, "containers": containers, "maxUnavailable": "x"}),
             "spec.maxUnavailable: `x`",
         ),
+        (
+            json!({"target": target, "containers": containers, "maxUnavailable": 0}),
+            "spec.maxUnavailable: it is 0, so no pod that is available could be restarted: set it to 1 or more",
+        ),
+        (
+            json!({"target": target, "containers": containers, "maxUnavailable": "0%"}),
+            "spec.maxUnavailable: ",
+        ),
         (json!({"target": target, "containers": containers, "partition": -1}), "spec.partition: `-1`"),
         (
             json!({"target": target, "containers": containers, "pod": {"gracePeriodSeconds": 600}}),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use crate::api::pod_template::ClaimTemplate;
 use crate::api::request::Target;
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
@@ -14,16 +15,18 @@ use crate::podtask::budget::Budget;
 use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
 use crate::podtask::foreign::{ForeignStep, ForeignUpdate};
 use crate::podtask::node_load::NodeLoad;
+use crate::podtask::pod::Pod;
 use crate::podtask::state::{End, Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
 use crate::podtask::time::whole_seconds;
 use crate::podtask::write::{PodPatch, VersionedRef};
-use crate::workload::action::{Action, Claims, Why};
+use crate::workload::action::{Action, BudgetClaims, Why};
+use crate::workload::claims::Claim;
 use crate::workload::diff::Change;
 use crate::workload::failed_hook::FailedHook;
 use crate::workload::hooks::{self, Gate, HookType};
-use crate::workload::input::{ClaimState, ReconcileInput};
+use crate::workload::input::ReconcileInput;
 use crate::workload::new_pod;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
@@ -47,6 +50,8 @@ pub struct Acts {
     pub problem: Option<(Purpose, String)>,
     /// The hooks that did not succeed and that pods wait for.
     pub failed_hooks: Vec<FailedHook>,
+    /// Why a claim does not grow as its template, if so.
+    pub claim_problem: Option<String>,
 }
 
 /// Goes through all pods.
@@ -59,6 +64,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
         disruptions: input.disruptions(),
         load: input.node_load(),
         keys: BTreeSet::new(),
+        owned: BTreeSet::new(),
         acts: Acts { budgets: picks.budgets.clone(), ..Acts::default() },
     };
     planner.renew_claims();
@@ -76,6 +82,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
             planner.open_foreign_gate(view);
         }
     }
+    planner.own_claims(scaling);
     planner.ensure_claims(scaling);
     planner.create_pods(scaling);
     planner.delete_runs();
@@ -95,6 +102,8 @@ struct Planner<'s, 'a> {
     load: NodeLoad<'a>,
     /// Pod uid and key of the open tasks: their `HookRun`s are kept.
     keys: BTreeSet<(String, String)>,
+    /// Names of pods whose claims have the owners for a scale-in, or get them now.
+    owned: BTreeSet<String>,
     acts: Acts,
 }
 
@@ -149,7 +158,7 @@ impl<'a> Planner<'_, 'a> {
         let task = PodTask {
             purpose: wanted.purpose,
             target: wanted.target.to_owned(),
-            number: view.pod.task.as_ref().map_or(1, |last| last.number.saturating_add(1)),
+            number: view.pod.next_task_number(wanted.target, self.input.now),
             at: whole_seconds(self.input.now),
             stage: Stage::Chosen,
             seconds: 0,
@@ -258,6 +267,10 @@ impl<'a> Planner<'_, 'a> {
             Purpose::InPlace => Why::InPlace,
             Purpose::HotPatch => Why::HotPatch,
         };
+        if task.purpose == Purpose::ScaleIn && !self.hand_over_claims(view.pod, true) {
+            // The pod is deleted once it owns its claims: they are deleted with it.
+            return;
+        }
         if task.deletes() {
             return self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(view.pod), why });
         }
@@ -310,10 +323,10 @@ impl<'a> Planner<'_, 'a> {
     fn patch(&mut self, view: &PodView<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let mut task = task.clone();
         let claims = match task.stage {
-            _ if task.claims.is_empty() => Claims::None,
-            Stage::Ordered => Claims::Claim(task.claims.clone()),
-            Stage::Chosen | Stage::Recalled => Claims::None,
-            _ => Claims::Release(std::mem::take(&mut task.claims)),
+            _ if task.claims.is_empty() => BudgetClaims::None,
+            Stage::Ordered => BudgetClaims::Claim(task.claims.clone()),
+            Stage::Chosen | Stage::Recalled => BudgetClaims::None,
+            _ => BudgetClaims::Release(std::mem::take(&mut task.claims)),
         };
         let text = serde_json::to_string(&task).unwrap_or_default();
         let annotations = workload_key::task_annotations(&text);
@@ -334,7 +347,7 @@ impl<'a> Planner<'_, 'a> {
 
     fn write(&mut self, view: &PodView<'_>, patch: PodPatch, why: Why) {
         let pod = VersionedRef::of(view.pod);
-        self.acts.actions.push(Action::PatchPod { pod, patch, why, claims: Claims::None });
+        self.acts.actions.push(Action::PatchPod { pod, patch, why, claims: BudgetClaims::None });
     }
 
     /// What a bk-bcs operator would have written with the images: the labels and annotations of the template, and
@@ -371,7 +384,10 @@ impl<'a> Planner<'_, 'a> {
                 Clear::Ended => Why::EndedPod,
                 Clear::LostNode => Why::LostNode,
             };
-            if let Some(pod) = self.input.by_name.get(name) {
+            if let Some(pod) = self.input.by_name.get(name).copied() {
+                if scaling.condemned.contains(name) && !self.hand_over_claims(pod, true) {
+                    continue;
+                }
                 self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(pod), why });
             }
         }
@@ -387,6 +403,35 @@ impl<'a> Planner<'_, 'a> {
             let body = new_pod::pod(spec, new_pod, template);
             self.acts.actions.push(Action::CreatePod { name: new_pod.name.clone(), body });
         }
+    }
+
+    /// Gives the claims of all pods the owners that the policy of the set asks for.
+    fn own_claims(&mut self, scaling: &Scaling<'_>) {
+        for pod in self.input.pods {
+            if !self.owned.contains(&pod.name) {
+                self.hand_over_claims(
+                    pod,
+                    pod.is_deleting() && scaling.condemned.contains(pod.name.as_str()),
+                );
+            }
+        }
+    }
+
+    /// Gives the claims of `pod` the owners that the policy asks for. True when they have them.
+    fn hand_over_claims(&mut self, pod: &Pod, scaled_in: bool) -> bool {
+        let input = self.input;
+        let Some(set) = input.spec.stateful() else { return true };
+        let Some(ordinal) = pod.ordinal(&input.spec.name) else { return true };
+        self.owned.insert(pod.name.clone());
+        let mut right = true;
+        for (name, _) in new_pod::claims(input.spec, set, &ordinal.to_string()) {
+            let Some(claim) = input.claims.get(&name) else { continue };
+            if let Some(change) = claim.owner_change(input.spec, set, pod, scaled_in) {
+                self.acts.actions.push(Action::OwnClaim { claim: claim.at(&name), change });
+                right = false;
+            }
+        }
+        right
     }
 
     /// Recreates missing claims of existing pods: a pod that is Pending because of one can continue then.
@@ -406,10 +451,14 @@ impl<'a> Planner<'_, 'a> {
         let input = self.input;
         let Some(set) = input.spec.stateful() else { return true };
         let mut there = true;
-        for (claim, body) in new_pod::claims(input.spec, set, ordinal) {
+        let uid = input.by_name.get(name).map(|pod| pod.uid.as_str());
+        for (template, (claim, body)) in set.claims.iter().zip(new_pod::claims(input.spec, set, ordinal)) {
             match input.claims.get(&claim) {
-                Some(ClaimState::Bindable) => continue,
-                Some(ClaimState::Terminating) => {
+                Some(cached) if !cached.terminating && !cached.is_condemned(name, uid) => {
+                    self.grow(cached, claim, template);
+                    continue;
+                }
+                Some(_) => {
                     let problem = format!(
                         "pod {name} waits for its claim {claim}, which is being deleted; it is created again after that"
                     );
@@ -420,6 +469,20 @@ impl<'a> Planner<'_, 'a> {
             there = false;
         }
         there
+    }
+
+    /// Raises the storage request of a claim to that of its template. A claim gets one write per reconcile.
+    fn grow(&mut self, claim: &Claim, name: String, template: &ClaimTemplate) {
+        let is_written =
+            |action: &Action| matches!(action, Action::OwnClaim { claim, .. } if claim.name == name);
+        match claim.growth(&name, self.input.spec, template, self.input.classes) {
+            Ok(Some(_)) if self.acts.actions.iter().any(is_written) => {}
+            Ok(Some(storage)) => {
+                self.acts.actions.push(Action::GrowClaim { claim: claim.at(&name), storage });
+            }
+            Ok(None) => {}
+            Err(problem) => drop(self.acts.claim_problem.get_or_insert(problem)),
+        }
     }
 
     /// Deletes the runs of tasks that are over, and failed runs where the user asked for a retry, so that they are

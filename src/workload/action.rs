@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::api::request::HookArg;
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
+use crate::workload::claims::OwnerChange;
 use crate::workload::hooks::HookType;
 use crate::workload::revision::{Revision, Write};
 
@@ -25,6 +26,20 @@ pub enum Action {
         name: String,
         /// The whole object.
         body: Value,
+    },
+    /// Change the owners of a `PersistentVolumeClaim`, and with them when it is deleted.
+    OwnClaim {
+        /// The claim, with the version that the patch is conditional on.
+        claim: VersionedRef,
+        /// The owners to add and to remove.
+        change: OwnerChange,
+    },
+    /// Raise the storage request of a `PersistentVolumeClaim`.
+    GrowClaim {
+        /// The claim, with the version that the patch is conditional on.
+        claim: VersionedRef,
+        /// The new storage request.
+        storage: String,
     },
     /// Create a pod. If it exists already: no error when the workload owns it; otherwise its name goes into
     /// `CachedObjects::taken`.
@@ -50,7 +65,7 @@ pub enum Action {
         /// The purpose; it selects the event.
         why: Why,
         /// What to do at `PodDisruptionBudget`s before the patch.
-        claims: Claims,
+        claims: BudgetClaims,
     },
     /// Write the entry of a pod at a `PodDisruptionBudget` again, before it lapses.
     RenewClaim {
@@ -81,7 +96,7 @@ pub enum Action {
 
 /// What a write on a pod does at `PodDisruptionBudget`s, by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Claims {
+pub enum BudgetClaims {
     /// Nothing.
     #[default]
     None,
@@ -154,6 +169,17 @@ impl Action {
             Self::CreateClaim { name, .. } => {
                 ("SuccessfulCreate", "FailedCreate", format!("create claim {name}"))
             }
+            Self::GrowClaim { claim, storage } => (
+                "SuccessfulExpandClaim",
+                "FailedExpandClaim",
+                format!("request {storage} of storage for claim {}", claim.name),
+            ),
+            Self::OwnClaim { claim, .. } => {
+                return error.map(|error| {
+                    let message = format!("could not change the owners of claim {}: {error}", claim.name);
+                    Event::warning("FailedUpdateClaim", message)
+                });
+            }
             Self::DeletePod { pod, why } => {
                 let what = format!("delete pod {}", pod.name);
                 match why {
@@ -212,7 +238,7 @@ impl Action {
     /// True when the write serves the number of pods: its failure counts as a failure of scaling.
     pub fn scales(&self) -> bool {
         match self {
-            Self::CreatePod { .. } | Self::CreateClaim { .. } => true,
+            Self::CreatePod { .. } | Self::CreateClaim { .. } | Self::OwnClaim { .. } => true,
             Self::DeletePod { why, .. } => *why != Why::Recreate,
             _ => false,
         }

@@ -12,6 +12,7 @@ use crate::api::workload::Canary;
 use crate::podtask::amount::Amount;
 use crate::podtask::priority;
 use crate::podtask::selector;
+use crate::workload::claims;
 use crate::workload::diff::Change;
 use crate::workload::spec::WorkloadSpec;
 
@@ -27,9 +28,11 @@ pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<Str
     problems.amount("spec.scaleStrategy.createBatch", &spec.scale_strategy.create_batch);
     problems.canary(update.canary.as_ref());
     problems.priority(&update.priority);
+    let desired = WorkloadSpec::of_deployment(new);
+    problems.0.extend(desired.budget_problem());
     if let Some(old) = old {
         problems.unchanged("spec.selector", old.spec.selector == spec.selector);
-        problems.change(&WorkloadSpec::of_deployment(old), &WorkloadSpec::of_deployment(new));
+        problems.change(&WorkloadSpec::of_deployment(old), &desired);
     }
     problems.0
 }
@@ -65,6 +68,8 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
                 .add(format!("spec.reserveOrders[{at}]: {ordinal} is not an ordinal: ordinals begin with 0"));
         }
     }
+    let desired = WorkloadSpec::of_stateful_set(new);
+    problems.0.extend(desired.budget_problem());
     if let Some(old) = old {
         let before = &old.spec;
         problems.unchanged("spec.selector", before.selector == spec.selector);
@@ -73,11 +78,10 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
             "spec.podManagementPolicy",
             before.pod_management_policy == spec.pod_management_policy,
         );
-        problems.unchanged(
-            "spec.volumeClaimTemplates",
-            before.volume_claim_templates == spec.volume_claim_templates,
-        );
-        problems.change(&WorkloadSpec::of_stateful_set(old), &WorkloadSpec::of_stateful_set(new));
+        problems
+            .0
+            .extend(claims::template_problems(&before.volume_claim_templates, &spec.volume_claim_templates));
+        problems.change(&WorkloadSpec::of_stateful_set(old), &desired);
     }
     problems.0
 }
@@ -192,6 +196,36 @@ mod tests {
         assert!(deployment(Some(&old.object()), &fallback).is_empty());
         let rolling = changed.with("/updateStrategy/type", json!("RollingUpdate")).object();
         assert!(deployment(Some(&old.object()), &rolling).is_empty());
+    }
+
+    #[test]
+    fn limits_under_which_no_pod_can_be_updated_are_refused() {
+        let strategy = |way: &str, unavailable: serde_json::Value, surge: serde_json::Value| json!({"type": way, "maxUnavailable": unavailable, "maxSurge": surge});
+        let of =
+            |strategy| deployment(None, &fixtures::deployment().with("/updateStrategy", strategy).object());
+        for way in ["RollingUpdate", "InplaceUpdate", "HotPatchUpdate"] {
+            for zero in [json!(0), json!("0%")] {
+                let problems = of(strategy(way, zero.clone(), zero));
+                assert!(problems[0].starts_with("spec.updateStrategy.maxUnavailable: it "), "{problems:?}");
+                assert_eq!(problems.len(), 1);
+            }
+            assert!(of(strategy(way, json!(1), json!(0))).is_empty());
+            assert!(of(strategy(way, json!("1%"), json!(0))).is_empty(), "at least one pod");
+        }
+        assert!(of(strategy("InplaceUpdate", json!(0), json!(1))).is_empty());
+        let hot = of(strategy("HotPatchUpdate", json!(0), json!(1)));
+        assert!(hot[0].contains("HotPatchUpdate does not use maxSurge"), "{hot:?}");
+        assert!(of(strategy("OnDelete", json!(0), json!(0))).is_empty(), "the user deletes");
+        let set = fixtures::stateful_set().with(
+            "/updateStrategy",
+            json!({"type": "InplaceUpdate", "rollingUpdate": {"maxUnavailable": 0}}),
+        );
+        assert!(stateful_set(None, &set.set_object()).is_empty(), "one after the other, whatever it says");
+        let problems = stateful_set(None, &set.with("/podManagementPolicy", json!("Parallel")).set_object());
+        assert!(
+            problems[0].starts_with("spec.updateStrategy.rollingUpdate.maxUnavailable: "),
+            "{problems:?}"
+        );
     }
 
     #[test]

@@ -8,11 +8,13 @@ use jiff::Timestamp;
 use crate::api::kstatus;
 use crate::podtask::selector;
 use crate::podtask::task::Purpose;
+use crate::podtask::time::later;
 use crate::podtask::write::Event;
 use crate::workload::abort::{self, ABORTED, ABORTING};
 use crate::workload::act::{self, Acts};
 use crate::workload::action::Action;
 use crate::workload::canary::{self, CanaryInput, Held, Step};
+use crate::workload::claims::READ_CLASS_AGAIN;
 use crate::workload::deadline::{self, Deadline, EXCEEDED};
 use crate::workload::failed_hook;
 use crate::workload::health::{self, Findings};
@@ -91,7 +93,9 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     // The retry of an aborted update is confirmed only when the status does not have the abort any more.
     let unconfirmed = spec.update.retry && !before.aborted_revision.is_empty();
     let again = unconfirmed.then_some(objects.now);
-    let times = [act::requeue_at(&input), acts.requeue_at, step.requeue_at, deadline.requeue_at, again];
+    let read_class = acts.claim_problem.is_some().then(|| later(input.now, READ_CLASS_AGAIN));
+    let times =
+        [act::requeue_at(&input), acts.requeue_at, step.requeue_at, deadline.requeue_at, again, read_class];
     let events = events(before, &report);
     let mut actions = actions(&input, objects, before, &found, acts, step, events);
     actions.extend((asks_retry(spec) && !unconfirmed).then_some(Action::ClearRetry));
@@ -247,7 +251,9 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
         let back = survey.old == 0 && reached(input, step.held);
         update_failure = Some(abort::failure(before, input.update_name(), update_failure, back));
     }
-    match &update_failure {
+    let unexpanded = acts.claim_problem.clone();
+    let unexpanded = unexpanded.map(|problem| UpdateFailure::new("ClaimNotExpanded", problem, false));
+    match update_failure.as_ref().or(unexpanded.as_ref()) {
         Some(UpdateFailure { reason, message, .. }) => {
             report.set_condition(UPDATE_FAILED, true, reason, message.clone(), now);
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::api::pod_template::PodTemplate;
+use crate::api::pod_template::{PodTemplate, is_sidecar};
 use crate::workload::meaning::meaning;
 
 /// The changes that a running pod has to take over.
@@ -39,9 +39,7 @@ impl Change {
                 change.containers.push(name.to_owned());
             }
         }
-        let mut paths = Paths(Vec::new());
-        paths.compare("", &without_images(old), &without_images(new));
-        change.elsewhere = paths.0;
+        change.elsewhere = elsewhere(old, new, MOST_PATHS);
         change
     }
 
@@ -70,21 +68,33 @@ fn difference(
 /// The meaning of a template without the fields that can be changed in place.
 fn without_images(template: &PodTemplate) -> Value {
     let mut spec = meaning(template).get("spec").cloned().unwrap_or_default();
-    let containers = spec.get_mut("containers").and_then(Value::as_array_mut);
-    for container in containers.into_iter().flatten() {
-        if let Some(fields) = container.as_object_mut() {
-            fields.remove("image");
+    for (list, all) in [("containers", true), ("initContainers", false)] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten().filter(|one| all || is_sidecar(one)) {
+            if let Some(fields) = container.as_object_mut() {
+                fields.remove("image");
+            }
         }
     }
     serde_json::json!({"spec": spec})
 }
 
-struct Paths(Vec<String>);
+/// Paths of the differences that no running pod can take over, at most `most`.
+pub(super) fn elsewhere(old: &PodTemplate, new: &PodTemplate, most: usize) -> Vec<String> {
+    let mut paths = Paths { found: Vec::new(), most };
+    paths.compare("", &without_images(old), &without_images(new));
+    paths.found
+}
+
+struct Paths {
+    found: Vec<String>,
+    most: usize,
+}
 
 impl Paths {
     /// Compares two values of reduced templates.
     fn compare(&mut self, path: &str, old: &Value, new: &Value) {
-        if self.0.len() >= MOST_PATHS || old == new {
+        if self.found.len() >= self.most || old == new {
             return;
         }
         match (old, new) {
@@ -104,7 +114,7 @@ impl Paths {
                     self.compare(&format!("{path}[{at}]"), old, new);
                 }
             }
-            _ => self.0.push(path.to_owned()),
+            _ => self.found.push(path.to_owned()),
         }
     }
 }
@@ -167,6 +177,25 @@ mod tests {
         let mut fewer = base();
         fewer["spec"]["containers"].as_array_mut().unwrap().pop();
         assert_eq!(Change::between(&template(base()), &template(fewer)).elsewhere, ["spec.containers"]);
+    }
+
+    #[test]
+    fn the_image_of_a_native_sidecar_is_changed_in_place_and_that_of_another_init_container_is_not() {
+        let mut old = base();
+        old["spec"]["initContainers"] = json!([{"name": "setup", "image": "setup:1"},
+            {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always"}]);
+        let mut new = old.clone();
+        new["spec"]["initContainers"][1]["image"] = json!("proxy:2");
+        new["spec"]["containers"][0]["image"] = json!("app:2");
+        let change = Change::between(&template(old.clone()), &template(new.clone()));
+        assert_eq!((change.containers, change.elsewhere), (vec!["proxy".into(), "app".into()], Vec::new()));
+        new["spec"]["initContainers"][0]["image"] = json!("setup:2");
+        let change = Change::between(&template(old.clone()), &template(new.clone()));
+        assert_eq!(change.elsewhere, ["spec.initContainers[0].image"]);
+        // A container that becomes a sidecar is another kind of container.
+        new["spec"]["initContainers"][1]["restartPolicy"] = Value::Null;
+        let change = Change::between(&template(old), &template(new));
+        assert!(change.elsewhere.contains(&"spec.initContainers[1].restartPolicy".to_owned()), "{change:?}");
     }
 
     #[test]

@@ -11,9 +11,10 @@ use crate::api::status::{Phase, Status, Step};
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
 use crate::workload::action::Action;
+use crate::workload::claims::{Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
-use crate::workload::input::{CachedObjects, Claims};
+use crate::workload::input::CachedObjects;
 use crate::workload::order::Nodes;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record, Revision};
@@ -159,6 +160,7 @@ pub(crate) struct Sight {
     pub(crate) templates: HookTemplates,
     pub(crate) nodes: Nodes,
     pub(crate) claims: Claims,
+    pub(crate) classes: StorageClasses,
     pub(crate) taken: BTreeSet<String>,
     pub(crate) disruptions: DisruptionAllowance,
     pub(crate) before: Report,
@@ -174,6 +176,7 @@ pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
         templates: [("test".to_owned(), TemplateState::Valid)].into(),
         nodes: Nodes::new(),
         claims: Claims::new(),
+        classes: StorageClasses::new(),
         taken: BTreeSet::new(),
         disruptions: DisruptionAllowance::default(),
         before: Report::default(),
@@ -197,6 +200,7 @@ impl Sight {
             templates: &self.templates,
             nodes: &self.nodes,
             claims: &self.claims,
+            classes: &self.classes,
             taken: &self.taken,
             disruptions: &self.disruptions,
             now: self.now,

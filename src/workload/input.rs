@@ -9,23 +9,12 @@ use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::Pod;
 use crate::podtask::state::TaskState;
+use crate::workload::claims::{Claims, StorageClasses};
 use crate::workload::hooks::{self, HookTemplates, Run};
 use crate::workload::order::Nodes;
 use crate::workload::revision::{Record, Revision};
 use crate::workload::spec::WorkloadSpec;
 use crate::workload::view::{PodView, Templates};
-
-/// State of a volume claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClaimState {
-    /// A pod can use the claim.
-    Bindable,
-    /// The claim is being deleted: a pod that uses it is never scheduled.
-    Terminating,
-}
-
-/// Volume claims by name.
-pub type Claims = BTreeMap<String, ClaimState>;
 
 /// What the cache holds for one workload.
 #[derive(Clone, Debug)]
@@ -44,6 +33,8 @@ pub struct CachedObjects<'a> {
     pub nodes: &'a Nodes,
     /// The volume claims of the workload's namespace.
     pub claims: &'a Claims,
+    /// The storage classes of the claims that are to grow.
+    pub classes: &'a StorageClasses,
     /// Names of pods that the workload does not own and that block names of its pods.
     pub taken: &'a BTreeSet<String>,
     /// The `PodDisruptionBudget`s of the workload's namespace; only updates in place use them.
@@ -78,6 +69,8 @@ pub struct ReconcileInput<'a> {
     pub nodes: &'a Nodes,
     /// The volume claims that exist.
     pub claims: &'a Claims,
+    /// The storage classes of the claims that are to grow.
+    pub classes: &'a StorageClasses,
     /// Names that other objects have taken.
     pub taken: &'a BTreeSet<String>,
     /// The `PodDisruptionBudget`s as they were read.
@@ -118,6 +111,7 @@ impl<'a> ReconcileInput<'a> {
             templates: objects.templates,
             nodes: objects.nodes,
             claims: objects.claims,
+            classes: objects.classes,
             taken: objects.taken,
             disruptions: objects.disruptions,
             now: objects.now,

@@ -107,6 +107,9 @@ fn drafts() -> impl Strategy<Value = Draft> {
     strategy.prop_map(
         |(way, unavailable, surge, hooks, set, parallel, replicas, min_ready, on_failure, deadline)| {
             let in_place = json!({"gracePeriodSeconds": 10});
+            // Admission refuses limits under which no pod can be updated.
+            let possible = unavailable > 0 || surge > 0 && way != "HotPatchUpdate";
+            let unavailable = if possible { unavailable } else { 1 };
             let draft = if set {
                 let rolling = json!({"partition": 0, "maxUnavailable": unavailable, "maxSurge": surge});
                 stateful_set()

@@ -11,7 +11,7 @@ use crate::podtask::prefetch::{Waiting, choose};
 use crate::podtask::state::TaskState;
 use crate::podtask::task::Purpose;
 use crate::podtask::write::{PodPatch, VersionedRef};
-use crate::workload::action::{Action, Claims, Why};
+use crate::workload::action::{Action, BudgetClaims, Why};
 use crate::workload::input::ReconcileInput;
 use crate::workload::request;
 use crate::workload::survey::{Route, Survey};
@@ -63,7 +63,7 @@ pub fn add(
                 pod: VersionedRef::of(view.pod),
                 patch: PodPatch { annotations: [change].into(), ..PodPatch::default() },
                 why: Why::Prefetch,
-                claims: Claims::None,
+                claims: BudgetClaims::None,
             }),
         }
     }

@@ -13,6 +13,8 @@ use crate::workload::view::{PodView, Templates, is_off, left_closed};
 
 /// Maximum grace period of a request, in seconds.
 const MOST_GRACE: u32 = 43_200;
+/// Maximum time that a request may have until its deadline, in seconds.
+const MOST_DEADLINE: u32 = 86_400;
 
 /// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none.
 pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<Target> {
@@ -50,6 +52,7 @@ pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<Tar
     let mut request = Request::new(task.id(), containers);
     request.reason = format!("{} {}: revision {}", spec.kind_name(), spec.name, task.target);
     if task.purpose == Purpose::HotPatch {
+        prove(&mut request, spec);
         return request;
     }
     // Without this flag a container waits until the one before runs; the other orders require no more.
@@ -60,10 +63,22 @@ pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<Tar
         request.grace_period_seconds = spec.update.grace.min(MOST_GRACE);
         request.deadline_seconds = request.grace_period_seconds + DEADLINE_SECONDS;
     }
+    prove(&mut request, spec);
     request.post_hook = spec
         .hooks
         .post_inplace
         .as_ref()
         .map(|hook| HookRef { template_name: hook.template_name.clone(), args: hooks::given(hook) });
     request
+}
+
+/// Sets how long the new containers must stay up before the agent accepts them, and extends the deadline by that time.
+/// What the longest deadline has no room for is left to `minReadySeconds` of the workload itself.
+fn prove(request: &mut Request, spec: &WorkloadSpec) {
+    let each =
+        if request.each_ready { u32::try_from(request.containers.len()).unwrap_or(1).max(1) } else { 1 };
+    let most = MOST_DEADLINE.saturating_sub(request.deadline_seconds) / each;
+    let desired = u32::try_from(spec.min_ready.as_secs()).unwrap_or(u32::MAX);
+    request.min_ready_seconds = desired.min(most);
+    request.deadline_seconds += request.min_ready_seconds * each;
 }

@@ -35,6 +35,8 @@ pub struct Scaling<'a> {
     pub promoted: BTreeSet<&'a str>,
     /// Pods to delete at once: they have ended, or their node is lost.
     pub clear: Vec<(&'a str, Clear)>,
+    /// Names of all pods of a set whose ordinals it does not have any more, including those that are being deleted.
+    pub condemned: BTreeSet<&'a str>,
     /// Why no more pods can be created.
     pub problem: Option<String>,
 }

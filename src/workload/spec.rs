@@ -11,7 +11,7 @@ use crate::api::game_deployment::{
     GameDeployment, GameDeploymentSpec, ScaleStrategy, UpdateStrategy, UpdateType,
 };
 use crate::api::game_stateful_set::{
-    GameStatefulSet, GameStatefulSetSpec, PodManagementPolicy, RollingUpdate,
+    ClaimRetention, GameStatefulSet, GameStatefulSetSpec, PodManagementPolicy, RollingUpdate,
 };
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
 use crate::api::priority::PriorityKey;
@@ -85,6 +85,8 @@ pub struct StatefulSet {
     pub ordered: bool,
     /// Templates for the claims of each pod.
     pub claims: Vec<ClaimTemplate>,
+    /// When those claims are deleted.
+    pub retention: ClaimRetention,
     /// Ordinals that are skipped.
     pub reserved: BTreeSet<u32>,
     /// True when pods on lost nodes are deleted by force.
@@ -162,6 +164,7 @@ impl WorkloadSpec {
             service: spec.service_name.clone(),
             ordered: spec.pod_management_policy == PodManagementPolicy::OrderedReady,
             claims: spec.volume_claim_templates.clone(),
+            retention: spec.persistent_volume_claim_retention_policy.unwrap_or_default(),
             reserved: spec.reserve_orders.iter().filter_map(|ordinal| u32::try_from(*ordinal).ok()).collect(),
             force_lost: spec
                 .template
@@ -197,6 +200,24 @@ impl WorkloadSpec {
         let surges = matches!(self.update.way, UpdateType::RollingUpdate | UpdateType::InplaceUpdate);
         let surge = if surges { self.update.max_surge } else { Amount::Count(0) };
         Bounds::of(self.update.max_unavailable, surge, self.replicas)
+    }
+
+    /// The field that has to change before a pod can be updated, and why, if the limits allow no update: no pod may be
+    /// unavailable, and none may exist beyond `replicas`.
+    pub fn budget_problem(&self) -> Option<String> {
+        let ordered = self.stateful().is_some_and(|set| set.ordered);
+        let surges = self.update.way != UpdateType::HotPatchUpdate;
+        let possible = !self.update.max_unavailable.is_zero() || surges && !self.update.max_surge.is_zero();
+        if possible || ordered || self.update.way == UpdateType::OnDelete {
+            return None;
+        }
+        let fields = if self.stateful().is_some() { "rollingUpdate." } else { "" };
+        let why = if surges {
+            "it and maxSurge are 0, so no pod can be updated: set one of them to 1 or more"
+        } else {
+            "it is 0, and HotPatchUpdate does not use maxSurge, so no pod can be updated: set it to 1 or more"
+        };
+        Some(format!("spec.updateStrategy.{fields}maxUnavailable: {why}"))
     }
 
     /// How many failed pods stop an update; by default as many as may be unavailable, and at least one.

@@ -61,7 +61,10 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey
     let name = &input.spec.name;
     let by_ordinal: BTreeMap<u32, &Pod> =
         input.pods.iter().filter_map(|pod| Some((pod.ordinal(name)?, *pod))).collect();
-    for pod in by_ordinal.values() {
+    for (ordinal, pod) in &by_ordinal {
+        if !ordinals.own.contains(ordinal) && !ordinals.surge.contains(ordinal) {
+            scaling.condemned.insert(&pod.name);
+        }
         let ended = pod.has_ended() && !pod.is_deleting();
         let node = pod.node.as_ref().and_then(|node| input.nodes.get(node));
         if ended {

@@ -68,6 +68,9 @@ pub fn update_failure(
     if let Some(blocked) = &survey.blocked {
         return Some(UpdateFailure::new("NotInPlace", blocked.clone(), true));
     }
+    if let Some(no_budget) = &survey.no_budget {
+        return Some(UpdateFailure::new("NoBudget", no_budget.clone(), true));
+    }
     if let Some(problem) = problem {
         return Some(UpdateFailure::new("HookTemplate", problem, true));
     }

@@ -55,6 +55,8 @@ pub struct Survey<'a> {
     pub way: UpdateType,
     /// Why a pod cannot be updated, if so.
     pub blocked: Option<String>,
+    /// Why the limits of the spec allow no update, if so and if there is one.
+    pub no_budget: Option<String>,
 }
 
 impl<'a> Survey<'a> {
@@ -88,6 +90,7 @@ impl<'a> Survey<'a> {
             paused,
             way: input.spec.update.way,
             blocked: None,
+            no_budget: None,
         };
         survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
         // A surge pod needs no surge pod itself.
@@ -104,12 +107,14 @@ impl<'a> Survey<'a> {
             }
             _ => None,
         });
+        let waits = |view: &PodView<'_>| !view.is_at(update) && survey.is_eligible(input, view);
+        survey.no_budget = input.spec.budget_problem().filter(|_| input.views.iter().any(waits));
         survey
     }
 
     /// True when tasks may begin.
     pub fn moving(&self) -> bool {
-        !self.paused && !self.stopped && self.way != UpdateType::OnDelete
+        !self.paused && !self.stopped && self.no_budget.is_none() && self.way != UpdateType::OnDelete
     }
 
     /// The route of a pod.

@@ -210,6 +210,11 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
         "",
         &["spec.serviceName: cannot be changed", "spec.podManagementPolicy: cannot be changed"],
     );
+    fixture.refused(
+        &change(deployment, r#"{"spec":{"updateStrategy":{"maxUnavailable":0}}}"#),
+        "",
+        &["spec.updateStrategy.maxUnavailable: it and maxSurge are 0"],
+    );
     let host_network = r#"{"spec":{"template":{"spec":{"hostNetwork":true}}}}"#;
     fixture.refused(
         &change(deployment, host_network),

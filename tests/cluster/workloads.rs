@@ -2,6 +2,7 @@
 //! real pods.
 
 mod canary;
+mod owned_claims;
 mod prefetch;
 mod preserved;
 mod reinstalled;

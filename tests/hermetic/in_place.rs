@@ -159,6 +159,9 @@ async fn what_is_wrong_is_reported_with_what_there_is_and_nothing_is_created() {
         ("restart -l app=nobody -c app", 3, "no pod in namespace shop has the labels app=nobody"),
         ("restart deploy/web -c app --grace 20m", 3, "deadlineSeconds 600"),
         ("plan deploy/web -c app", 2, "`plan` accepts only pods"),
+        ("plan deploy/web -f new.yaml", 2, "accepts gamedeployment/NAME and gamestatefulset/NAME"),
+        ("plan web-0 -f new.yaml", 2, "-f needs one gamedeployment/NAME"),
+        ("plan gdeploy/web -f /nowhere/new.yaml", 3, "/nowhere/new.yaml cannot be read"),
     ] {
         let (ended, out, err) = inplace(&api, &line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(ended, Some(code), "{line}: {err}");
@@ -299,4 +302,52 @@ async fn a_rollout_is_reported_held_and_ended() {
     );
     let (code, _, err) = inplace(&api, &["rollout", "status", "ipr/nobody"]);
     assert_eq!(code, Some(3), "{err}");
+}
+
+#[tokio::test]
+async fn the_plan_of_a_new_manifest_says_field_by_field_what_it_costs() {
+    let api = shop().await;
+    let object = |image: &str, more: &Value| {
+        let mut pods = json!({"initContainers": [{"name": "proxy", "image": "p:1", "restartPolicy": "Always"}],
+            "containers": [{"name": "app", "image": image}]});
+        pods.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment",
+            "metadata": {"namespace": "shop", "name": "game"},
+            "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "game"}},
+                "updateStrategy": {"type": "InplaceUpdate"},
+                "template": {"metadata": {"labels": {"app": "game"}}, "spec": pods}}})
+    };
+    api.put(object("app:1", &json!({})));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("new.yaml");
+    let plan = |new: &Value| {
+        std::fs::write(&file, format!("---\nkind: Service\n---\n{new}\n")).unwrap();
+        inplace(&api, &["plan", "gamedeployment/game", "-f", file.to_str().unwrap()])
+    };
+    let (code, out, err) = plan(&object("app:1", &json!({})));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.contains("the pods do not change"), "{out}");
+
+    let sidecar = json!({"initContainers": [{"name": "proxy", "image": "p:2", "restartPolicy": "Always"}]});
+    let (code, out, err) = plan(&object("app:2", &sidecar));
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    for (field, container) in [("containers[0]", "app"), ("initContainers[0]", "proxy")] {
+        let line = format!(
+            "spec.template.spec.{field}.image: in place, restarts a container: container {container} is swapped"
+        );
+        assert!(out.contains(&line), "{out}");
+    }
+
+    let (code, out, _) = plan(&object("app:2", &json!({"nodeName": "other"})));
+    assert_eq!(code, Some(3), "{out}");
+    assert!(
+        out.contains("spec.template.spec.nodeName: refused: cannot be changed in a running pod"),
+        "{out}"
+    );
+    assert!(!out.contains("other") && out.ends_with("nothing was touched\n"), "{out}");
+
+    let (code, _, err) = plan(&json!({"kind": "GameDeployment"}));
+    assert_eq!(code, Some(3), "{err}");
+    assert!(err.contains("it has no GameDeployment game"), "{err}");
+    assert!(api.writes().is_empty(), "{:#?}", api.writes());
 }

@@ -18,6 +18,7 @@ mod names;
 mod operate;
 mod plan;
 mod plan_view;
+mod plan_workload;
 mod server;
 mod status;
 mod wait;

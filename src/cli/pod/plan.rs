@@ -1,6 +1,8 @@
 //! `plan`: prints what a restart or swap would do, with which engine and why, from the objects of the API server.
 //! Touches nothing.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 
@@ -12,16 +14,20 @@ use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::names::{Named, PodName, Word, sorted};
 use crate::cli::pod::plan_view::PlanView;
 use crate::cli::pod::server::Server;
-use crate::cli::pod::{ClusterArgs, Data, Failed, hooks, write};
+use crate::cli::pod::{ClusterArgs, Data, Failed, hooks, plan_workload, write};
 use crate::cluster;
 use crate::process::clock;
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// The pods, and with a new image the containers to swap
+    /// The pods, and with a new image the containers to swap; or with -f one gamedeployment/NAME or gamestatefulset/NAME
     #[arg(value_name = "POD|CONTAINER=IMAGE", required = true)]
     words: Vec<Word>,
+    /// The new manifest of a workload: shows field by field what is changed in place, and what needs new pods; `-` for
+    /// standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["container"])]
+    file: Option<PathBuf>,
     /// Containers to restart; not required if the pod has only one
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     container: Vec<String>,
@@ -35,12 +41,21 @@ pub struct PlanArgs {
 }
 
 pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
-    let PlanArgs { words, container, flags, output, cluster } = args;
+    let PlanArgs { words, file, container, flags, output, cluster } = args;
     let Named { pods, workloads, images } = sorted(words);
+    if let Some(file) = file {
+        let [workload] = workloads.as_slice() else {
+            return Err(Failed::Usage("-f needs one gamedeployment/NAME or gamestatefulset/NAME".to_owned()));
+        };
+        if !pods.is_empty() || !images.is_empty() {
+            return Err(Failed::Usage("-f and pods or images cannot be combined".to_owned()));
+        }
+        return plan_workload::run(workload, &file, &cluster, output).await;
+    }
     if let Some(workload) = workloads.first() {
         return Err(Failed::Usage(format!(
-            "`plan` accepts only pods: name a pod of {workload}, or use --dry-run of restart and swap to check \
-             the rollout for all of them"
+            "`plan` accepts only pods without -f: name a pod of {workload}, use --dry-run of restart and swap to \
+             check the rollout for all of them, or give its new manifest with -f"
         )));
     }
     if pods.is_empty() {

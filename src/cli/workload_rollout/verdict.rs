@@ -78,8 +78,10 @@ pub(super) fn verdict(workload: &Workload) -> Verdict {
 /// States that need a person: failed pods, failed hooks, a template that does not fit.
 fn stopped(workload: &Workload, progress: &Condition, failed: Option<&Condition>) -> Option<Verdict> {
     let status = &workload.status;
-    // A missing agent is expected to come back, and a failed write is repeated.
-    let passes = |failed: &Condition| matches!(failed.reason.as_str(), "NoAgent" | "WriteFailed");
+    // A missing agent is expected to come back, a failed write is repeated, and the pods are updated whether or not
+    // their claims can grow.
+    let passes =
+        |failed: &Condition| matches!(failed.reason.as_str(), "NoAgent" | "WriteFailed" | "ClaimNotExpanded");
     if let Some(failed) = failed.filter(|failed| !passes(failed)) {
         return Some(Verdict::new(State::Stopped, &failed.reason, failed.message.clone()));
     }
@@ -206,6 +208,14 @@ mod tests {
                 "Updating",
                 "1 of them Ready; timed out",
             ),
+            (
+                none(),
+                failed("ClaimNotExpanded", "claim data-game-0 stays at 1Gi"),
+                State::Going,
+                "Updating",
+                "claim data-game-0 stays at 1Gi",
+            ),
+            (none(), failed("NoBudget", "maxUnavailable"), State::Stopped, "NoBudget", "maxUnavailable"),
             (
                 none(),
                 json!([reported("False", "TooManyFailures")]),

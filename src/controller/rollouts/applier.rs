@@ -10,7 +10,7 @@ use futures_util::stream::{self, StreamExt as _};
 
 use crate::api::status::Status;
 use crate::cluster::error::{Class, Error};
-use crate::controller::disruptions::Claims;
+use crate::controller::disruptions::BudgetClaims;
 use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::rollouts::Context;
@@ -31,7 +31,7 @@ pub(super) struct Applier<'a> {
     key: &'a Key,
     rollout: &'a Rollout,
     pods: &'a TargetPods,
-    claims: Claims<'a>,
+    claims: BudgetClaims<'a>,
     /// At least one object was not in the observed state.
     stale: bool,
     failure: Option<String>,
@@ -47,7 +47,7 @@ impl<'a> Applier<'a> {
         allowance: &'a DisruptionAllowance,
         wrote: &'a (dyn Fn(Result<(), &Error>) + Send + Sync),
     ) -> Self {
-        let claims = Claims::new(&context.disruptions, &key.namespace, allowance, wrote);
+        let claims = BudgetClaims::new(&context.disruptions, &key.namespace, allowance, wrote);
         Self { context, key, rollout, pods, claims, stale: false, failure: None, unconfirmed: Vec::new() }
     }
 

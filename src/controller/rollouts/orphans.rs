@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::error::{Class, Error};
-use crate::controller::disruptions::Claims;
+use crate::controller::disruptions::BudgetClaims;
 use crate::controller::pods::patch;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::cache::{Key, TargetPods};
@@ -85,7 +85,7 @@ async fn close(
     {
         let allowance = context.disruptions.allowance(namespace).await?;
         let count = |done: Result<(), &Error>| context.metrics.wrote("budget", &done);
-        Claims::new(&context.disruptions, namespace, &allowance, &count)
+        BudgetClaims::new(&context.disruptions, namespace, &allowance, &count)
             .release(claims, &pod.base.name)
             .await?;
     }

@@ -17,10 +17,12 @@ use serde_json::{Value, json};
 use crate::api::hook_run::HookRun;
 use crate::api::{annotation, workload_key};
 use crate::cluster::error::{Class, Error};
-use crate::controller::disruptions::Claims;
+use crate::cluster::trim::Trimmed;
+use crate::controller::disruptions::BudgetClaims;
 use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::workloads::Context;
+use crate::controller::workloads::cache::kinds::CachedClaim;
 use crate::controller::workloads::cache::{Deletion, Key, Made, PodEntry, Workload};
 use crate::hook::check::prepare;
 use crate::podtask::write::{PodPatch, VersionedRef};
@@ -72,7 +74,7 @@ pub(super) struct Applier<'a> {
     pub(super) workload: &'a Workload,
     pods: &'a [PodEntry],
     /// Claims are made one after the other: each changes the version that is the precondition of the next.
-    claims: tokio::sync::Mutex<Claims<'a>>,
+    claims: tokio::sync::Mutex<BudgetClaims<'a>>,
     /// The newest version of the workload that was observed.
     pub(super) version: String,
     /// At least one object was not in the observed state.
@@ -91,7 +93,7 @@ impl<'a> Applier<'a> {
         key: &'a Key,
         workload: &'a Workload,
         pods: &'a [PodEntry],
-        claims: Claims<'a>,
+        claims: BudgetClaims<'a>,
     ) -> Self {
         Self {
             context,
@@ -212,6 +214,14 @@ impl<'a> Applier<'a> {
             Action::WriteRevision(revision, Write::Renumber) => self.renumber(revision).await,
             Action::DeleteRevision(name) => self.delete_revision(name).await,
             Action::CreateClaim { name, body } => self.create_claim(name, body).await,
+            Action::OwnClaim { claim, change } => {
+                let done = self.context.server.own_claim(&self.key.namespace, claim, change).await;
+                self.changed_claim(done)
+            }
+            Action::GrowClaim { claim, storage } => {
+                let done = self.context.server.grow_claim(&self.key.namespace, claim, storage).await;
+                self.changed_claim(done)
+            }
             Action::CreatePod { name, body } => self.create_pod(name, body).await,
             Action::DeletePod { pod, why } => self.delete_pod(pod, *why).await,
             Action::SetGate { pod, open } => self.set_gate(pod, *open).await,
@@ -272,6 +282,13 @@ impl<'a> Applier<'a> {
         }
     }
 
+    fn changed_claim(&self, done: Result<Trimmed<CachedClaim>, Error>) -> Result<Done, Not> {
+        self.context.metrics.wrote("patch", &done);
+        let seen = done.map_err(|error| plain(&error))?;
+        self.context.cache.claims.upsert(seen);
+        Ok(Done::Written)
+    }
+
     async fn delete_pod(&self, pod: &VersionedRef, why: Why) -> Result<Done, Not> {
         let how = if why == Why::LostNode { Deletion::Forced } else { Deletion::Graceful };
         let done = self.context.server.delete_pod(&self.key.namespace, pod, how).await;
@@ -288,17 +305,17 @@ impl<'a> Applier<'a> {
         &self,
         pod: &VersionedRef,
         patch: &PodPatch,
-        claims: &action::Claims,
+        claims: &action::BudgetClaims,
     ) -> Result<Done, Not> {
         let name = &pod.name;
         match claims {
-            action::Claims::None => self.patch_pod(pod, patch).await,
-            action::Claims::Release(budgets) => {
+            action::BudgetClaims::None => self.patch_pod(pod, patch).await,
+            action::BudgetClaims::Release(budgets) => {
                 let released = self.claims.lock().await.release(budgets, name).await;
                 released.map_err(|error| plain(&error))?;
                 self.patch_pod(pod, patch).await
             }
-            action::Claims::Claim(budgets) => {
+            action::BudgetClaims::Claim(budgets) => {
                 let claimed = self.claims.lock().await.claim(budgets, name).await;
                 claimed.map_err(|error| plain(&error))?;
                 let done = self.patch_pod(pod, patch).await;

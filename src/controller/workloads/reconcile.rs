@@ -3,12 +3,15 @@
 //!
 //! Must not decide anything itself: `workload::adoption` and `workload::decide` do.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::api::pod_template::ClaimTemplate;
 use crate::cluster::error::{Class, Error};
-use crate::controller::disruptions::Claims;
+use crate::controller::disruptions::BudgetClaims;
 use crate::controller::pods::confirm;
 use crate::controller::queue::Outcome;
 use crate::controller::reconciler::Reconciler;
@@ -21,11 +24,13 @@ use crate::podtask::write::{Event, VersionedRef};
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::adoption::PodOwnership;
+use crate::workload::claims::{Claims, StorageClass, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::input::CachedObjects;
 use crate::workload::new_pod;
 use crate::workload::other_controller::QUIET;
 use crate::workload::report::Report;
+use crate::workload::spec::WorkloadSpec;
 
 impl Reconciler for Context {
     type Key = Key;
@@ -69,13 +74,15 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
     let own: Vec<_> = own.into_iter().map(|(_, pod)| pod).collect();
     report_misfits(context, key, workload).await;
     let history = history(context, workload, &own).await?;
+    let claims = context.cache.claims(spec);
+    let classes = storage_classes(context, spec, &claims).await;
     let now = clock::now();
     let allowance = disruptions(context, workload).await;
-    let decision = decision(context, workload, &own, history, &allowance, now);
+    let decision = decision(context, workload, &own, history, (&claims, &classes, &allowance), now);
     let Decision { actions, report, requeue_at } = decision;
     let claimed = |done: Result<(), &Error>| context.metrics.claimed(done);
-    let claims = Claims::new(&context.disruptions, &key.namespace, &allowance, &claimed);
-    let mut applier = Applier::new(context, key, workload, &own, claims);
+    let budget_claims = BudgetClaims::new(&context.disruptions, &key.namespace, &allowance, &claimed);
+    let mut applier = Applier::new(context, key, workload, &own, budget_claims);
     applier.carry_out(&actions).await;
     if let Some(report) = report {
         let report = applier.amended(report, now);
@@ -128,7 +135,7 @@ fn decision(
     workload: &Workload,
     own: &[PodEntry],
     history: History,
-    disruptions: &DisruptionAllowance,
+    (claims, classes, disruptions): (&Claims, &StorageClasses, &DisruptionAllowance),
     now: Timestamp,
 ) -> Decision {
     let (spec, cache) = (&workload.spec, &context.cache);
@@ -144,13 +151,36 @@ fn decision(
         runs: &cache.runs(spec),
         templates: &cache.templates(&spec.namespace),
         nodes: &nodes,
-        claims: &cache.claims(spec),
+        claims,
+        classes,
         taken: &cache.taken(spec),
         disruptions,
         pods,
         now,
     };
     decide(spec, &workload.report, &objects)
+}
+
+/// Reads the storage classes of the claims that are to grow. Normally there are none. A class that cannot be read must
+/// not stop anything else.
+async fn storage_classes(context: &Context, spec: &WorkloadSpec, claims: &Claims) -> StorageClasses {
+    let templates = spec.stateful().map_or(&[][..], |set| &set.claims);
+    let of_template = |template: &ClaimTemplate| {
+        let beginning = format!("{}-{}-", template.name(), spec.name);
+        let alike = claims.iter().filter(move |(name, _)| name.starts_with(&beginning));
+        alike.filter_map(|(_, claim)| claim.class_to_read(template)).collect::<Vec<_>>()
+    };
+    let names: BTreeSet<_> = templates.iter().flat_map(of_template).collect();
+    let mut classes = StorageClasses::new();
+    for name in names {
+        let class = match context.server.expands(name).await {
+            Ok(Some(expands)) => StorageClass::Read { expands },
+            Ok(None) => StorageClass::Absent,
+            Err(error) => StorageClass::Unread(chain(&error)),
+        };
+        classes.insert(name.to_owned(), class);
+    }
+    classes
 }
 
 /// Adopts revisions and pods without a controller, and releases the pods that its selector no longer matches.

@@ -11,11 +11,13 @@ use crate::podtask::pod::{Pod, PodPhase};
 use crate::podtask::state::Stage;
 use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::action::{Action, NewHookRun, Why};
+use crate::workload::claims::{Claim, ClaimOwner};
 use crate::workload::decide::Decision;
 use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight, stateful_set};
 use crate::workload::hooks::{HookType, Run};
 
 mod abort;
+mod claims;
 mod deadline;
 mod disruptions;
 mod failed_hooks;
@@ -54,6 +56,19 @@ fn carry_out(sight: &mut Sight, decision: &Decision) {
             Action::DeleteRevision(name) => sight.revisions.retain(|cached| cached.name != *name),
             Action::DeletePod { pod, .. } => sight.pods.retain(|cached| cached.name != pod.name),
             Action::PatchPod { pod, patch, .. } => write(sight.pod(&pod.name), patch),
+            Action::CreateClaim { name, .. } => drop(sight.claims.insert(name.clone(), Claim::default())),
+            Action::OwnClaim { claim, change } => {
+                let owners = &mut sight.claims.get_mut(&claim.name).unwrap().owners;
+                owners.retain(|owner| !change.remove.contains(&owner.uid));
+                owners.extend(change.add.iter().map(|owner| ClaimOwner {
+                    is_pod: owner["kind"] == "Pod",
+                    name: owner["name"].as_str().unwrap().to_owned(),
+                    uid: owner["uid"].as_str().unwrap().to_owned(),
+                }));
+            }
+            Action::GrowClaim { claim, storage } => {
+                sight.claims.get_mut(&claim.name).unwrap().storage = Some(storage.clone());
+            }
             Action::CreateRun(run) => sight.runs.push(made(run, sight.now)),
             Action::DeleteRun(name) => sight.runs.retain(|run| run.name != *name),
             _ => {}

@@ -16,11 +16,12 @@ use crate::podtask::pod::{Pod, PodPhase};
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose};
 use crate::podtask::write::PodPatch;
-use crate::workload::action::{Action, Claims as BudgetClaims, Why};
+use crate::workload::action::{Action, BudgetClaims, Why};
+use crate::workload::claims::{Claim, Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
 use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
-use crate::workload::input::{CachedObjects, ClaimState, Claims};
+use crate::workload::input::CachedObjects;
 use crate::workload::order::Nodes;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
@@ -47,6 +48,8 @@ pub(super) struct World {
     least: Option<usize>,
     /// The pods with an entry at the budget.
     entries: BTreeMap<String, Timestamp>,
+    /// When the agent last started a container, by pod.
+    started: BTreeMap<String, Timestamp>,
 }
 
 impl World {
@@ -65,6 +68,7 @@ impl World {
             open: BTreeMap::new(),
             least: None,
             entries: BTreeMap::new(),
+            started: BTreeMap::new(),
         }
     }
 
@@ -158,7 +162,7 @@ impl World {
 
     fn decision(&self) -> Decision {
         let spec = self.draft.spec();
-        let (nodes, taken) = (Nodes::new(), BTreeSet::new());
+        let (nodes, taken, classes) = (Nodes::new(), BTreeSet::new(), StorageClasses::new());
         let needed = self.needed();
         let disruptions = self.allowance();
         let seen = CachedObjects {
@@ -169,6 +173,7 @@ impl World {
             templates: &self.templates,
             nodes: &nodes,
             claims: &self.claims,
+            classes: &classes,
             taken: &taken,
             disruptions: &disruptions,
             now: self.now,
@@ -201,6 +206,7 @@ impl World {
         let available = |pod: &Pod| {
             pod.phase == PodPhase::Running
                 && pod.ready_since.is_some_and(|since| since + spec.min_ready <= self.now)
+                && self.started.get(&pod.uid).is_none_or(|since| *since + spec.min_ready <= self.now)
         };
         let mut after: BTreeSet<&str> = active
             .iter()
@@ -228,6 +234,9 @@ impl World {
                 Action::PatchPod { pod, patch, why, .. } => {
                     if matches!(why, Why::InPlace | Why::HotPatch) {
                         taken += usize::from(after.remove(pod.name.as_str()));
+                        let request = patch.annotations[annotation::REQUEST].as_deref();
+                        let request = Request::parse(request).unwrap().unwrap();
+                        assert_eq!(i64::from(request.min_ready_seconds), spec.min_ready.as_secs());
                         if *why == Why::InPlace {
                             self.check_gate(&spec, &pod.name);
                         }
@@ -353,7 +362,8 @@ impl World {
                 self.revisions.push(revision.clone());
             }
             Action::DeleteRevision(name) => self.revisions.retain(|cached| cached.name != *name),
-            Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone(), ClaimState::Bindable)),
+            Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone(), Claim::default())),
+            Action::OwnClaim { .. } | Action::GrowClaim { .. } => panic!("the sets have no claims"),
             Action::CreatePod { name, body } => self.born(name, body),
             Action::DeletePod { pod, .. } => {
                 let pod = self
@@ -460,12 +470,15 @@ impl World {
         let open = &self.open[&pod.uid];
         let step = pod.answer.as_ref().and_then(|answer| answer.step).unwrap();
         let withdrawn = wanted.is_none_or(|wanted| wanted.id != open.id);
+        let started = self.started.get(&pod.uid).copied().unwrap_or(now);
+        let proven_at = started + SignedDuration::from_secs(open.min_ready_seconds.into());
         let (phase, step) = match (step, how) {
             (Step::Pull | Step::Drain, _) if withdrawn => (Phase::Cancelled, step),
             (Step::Pull, AgentMove::Refuse) => (Phase::Refused, step),
             (Step::Pull, _) => (Phase::Running, Step::Drain),
             (Step::Drain, _) => (Phase::Running, Step::Swap),
             (Step::Swap, _) => (Phase::Running, Step::Verify),
+            (Step::Verify, AgentMove::On) if now < proven_at => (Phase::Running, Step::Verify),
             (_, AgentMove::Fail) => (Phase::Failed, Step::Verify),
             (_, AgentMove::RollBack) => (Phase::RolledBack, Step::Rollback),
             _ => (Phase::Succeeded, Step::Ready),
@@ -474,6 +487,7 @@ impl World {
             pod.ready_since = None;
         }
         if step == Step::Swap {
+            self.started.insert(pod.uid.clone(), now);
             for target in &open.containers {
                 let Some(image) = &target.image else { continue };
                 let container = pod.images.iter_mut().find(|(name, _)| *name == target.name).unwrap();

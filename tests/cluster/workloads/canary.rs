@@ -130,5 +130,6 @@ pub(super) fn claims_stay_and_are_found_again(cluster: &Cluster, _: &HttpServer)
     let data = volumes.iter().find(|volume| volume["name"] == "data").unwrap();
     assert_eq!(data["persistentVolumeClaim"]["claimName"], "data-kept-1", "{pod:#}");
     fixture.delete();
-    assert_eq!(claims(), made, "claims are never deleted");
+    assert_eq!(claims(), made, "claims are never deleted without a policy");
+    super::owned_claims::claims_grow_and_go_as_the_policy_says(cluster);
 }

@@ -20,11 +20,12 @@ fn no_pod_is_lost_by_an_update_a_claim_or_an_orphaned_history() {
     let _controller = Agent::controller(&cluster, "one");
     let published = published_server(&cluster.node().ip);
     let parts = Parts::default();
-    let all: [(_, Part); 6] = [
+    let all: [(_, Part); 7] = [
         ("surge pods of an update", the_originals_stay_and_the_pod_that_stands_in_goes),
         ("surge pods of a scale-in", a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many),
         ("pods that wait", pods_that_wait_for_their_hook_stay),
         ("pods that failed", pods_that_failed_go_back_and_stay),
+        ("an image that dies late", an_image_that_dies_late_goes_to_one_pod_only),
         ("a claim", a_pod_waits_for_its_claim),
         ("orphaned objects", what_was_orphaned_is_taken_over_as_it_is),
     ];
@@ -146,6 +147,27 @@ fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &HttpServer) {
     fixture.image("lab/app:v1");
     fixture.until("it is as it was", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
     only_originals_are_left(&fixture, &before);
+    fixture.delete();
+}
+
+/// The image exits after 2 s, which is longer than an agent watches a swap without `minReadySeconds`.
+fn an_image_that_dies_late_goes_to_one_pod_only(cluster: &Cluster, _: &HttpServer) {
+    let fixture = Fixture { cluster, kind: "gamedeployment", name: "late-death" };
+    let strategy =
+        json!({"minReadySeconds": 5, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1}});
+    fixture.apply(&surging("late-death", 0, &strategy));
+    fixture.until("two pods are there", |status| is_complete(status, 2) && status["availableReplicas"] == 2);
+    let before = fixture.pods();
+    fixture.image("lab/app:late");
+    let stopped = |status: &Value| condition(status, "UpdateFailed")["reason"] == "TooManyFailures";
+    let status = fixture.until("the update has stopped", stopped);
+    assert_eq!(status["updatedReplicas"], 0, "{status:#}");
+    let message = condition(&status, "UpdateFailed")["message"].as_str().unwrap();
+    assert!(message.contains("RolledBack"), "{message}");
+    let after = fixture.pods();
+    assert_eq!(uids(&after), uids(&before));
+    let untouched = |pod: &&Value| pod["status"]["containerStatuses"][0]["restartCount"] == 0;
+    assert_eq!(after.values().filter(untouched).count(), 1, "{after:#?}");
     fixture.delete();
 }
 

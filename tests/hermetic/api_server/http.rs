@@ -164,12 +164,14 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
         | "GET job"
         | "GET namespace"
         | "GET customresourcedefinition"
+        | "GET storageclasse"
         | "GET mutatingwebhookconfiguration"
         | "GET validatingwebhookconfiguration" => {
             let plural = received.plural.as_str();
             Ok(axum_json(200, &found(plural, store.get(plural, namespace, name))?))
         }
         "PATCH hookrun"
+        | "PATCH persistentvolumeclaim"
         | "PATCH hookrun/status"
         | "PATCH inplacerollout"
         | "PATCH gamedeployment"

@@ -18,7 +18,7 @@ const NAMES: &str = r#"call!\(|debug_(struct|tuple)|write_str|named\("|forbidden
 
 /// Words in the sources that look like a reason and are none.
 const OTHERS: &str = "
-Always AlwaysAllow Authorization Available Chosen ClaimTemplate ClusterFirst ConfigMap DeleteGuard
+Always AlwaysAllow Authorization Available Bound Chosen ClaimTemplate ClusterFirst ConfigMap DeleteGuard
 DeletionByTaintManager Deployment DisruptionTarget DoesNotExist Ei Equal Error Exists Failure False
 FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun HostIP IfNotPresent In InPlace
 InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer

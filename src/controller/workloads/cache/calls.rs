@@ -3,6 +3,7 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use kube::core::Request;
@@ -19,11 +20,14 @@ use crate::cluster::event::{self, ObjectEvent};
 use crate::cluster::patch::{as_us, status_patch};
 use crate::cluster::server::{MANAGER, Server};
 use crate::cluster::trim::Trim;
-use crate::controller::workloads::cache::kinds::{CachedPod, CachedRevision, Deployment, StatefulSet};
+use crate::controller::workloads::cache::kinds::{
+    CachedClaim, CachedPod, CachedRevision, Deployment, StatefulSet,
+};
 use crate::controller::workloads::cache::{Key, Kind, Trimmed, Workloads};
 use crate::failure::Class;
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::process::clock;
+use crate::workload::claims::OwnerChange;
 use crate::workload::revision;
 
 /// How a pod is deleted.
@@ -50,6 +54,49 @@ impl Server {
         let doing = format!("creating claim {namespace}/{name}");
         let request = of::<PersistentVolumeClaim>(namespace).create(&by_us(), bytes(body));
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
+    }
+
+    /// Changes the owners of a claim, provided that it is unchanged since it was read.
+    pub(crate) async fn own_claim(
+        &self,
+        namespace: &str,
+        claim: &VersionedRef,
+        change: &OwnerChange,
+    ) -> Result<Trimmed<CachedClaim>, Error> {
+        let doing = format!("changing the owners of claim {namespace}/{}", claim.name);
+        // Owner references are merged by their uid.
+        let removed = change.remove.iter().map(|uid| json!({"$patch": "delete", "uid": uid}));
+        let references: Vec<_> = change.add.iter().cloned().chain(removed).collect();
+        let body = json!({"metadata": {
+            "uid": claim.uid, "resourceVersion": claim.version, "ownerReferences": references,
+        }});
+        let request = of::<PersistentVolumeClaim>(namespace);
+        self.ask(&doing, request.patch(&claim.name, &as_us(), &Patch::Strategic(body))).await
+    }
+
+    /// Changes the storage request of a claim, provided that it is unchanged since it was read.
+    pub(crate) async fn grow_claim(
+        &self,
+        namespace: &str,
+        claim: &VersionedRef,
+        storage: &str,
+    ) -> Result<Trimmed<CachedClaim>, Error> {
+        let doing = format!("requesting {storage} for claim {namespace}/{}", claim.name);
+        let body = json!({"metadata": {"uid": claim.uid, "resourceVersion": claim.version},
+            "spec": {"resources": {"requests": {"storage": storage}}}});
+        let request = of::<PersistentVolumeClaim>(namespace);
+        self.ask(&doing, request.patch(&claim.name, &as_us(), &Patch::Merge(body))).await
+    }
+
+    /// Whether volumes of a storage class can be expanded; `None` if the class does not exist.
+    pub(crate) async fn expands(&self, class: &str) -> Result<Option<bool>, Error> {
+        let doing = format!("reading StorageClass {class}");
+        let request = Request::new(StorageClass::url_path(&(), None)).get(class, &GetParams::default());
+        match self.ask::<Value>(&doing, request).await {
+            Ok(class) => Ok(Some(class["allowVolumeExpansion"] == true)),
+            Err(error) if error.class() == Class::Gone => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads a pod; `None` if it is gone or another pod has its name.

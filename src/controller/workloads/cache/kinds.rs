@@ -21,13 +21,18 @@ use crate::cluster::server::MANAGER;
 use crate::cluster::trim::{Trim, controller, meta_of, namespace, readable, within};
 use crate::controller::nodes;
 use crate::podtask::pod;
+use crate::workload::claims;
 use crate::workload::hooks::Run;
 use crate::workload::other_controller::OtherWriter;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Record};
 use crate::workload::spec::WorkloadSpec;
 
-/// The most labels of a revision that can be adopted; its labels are those of its workload's pods.
+/// The most owners of a claim that are cached. One with more of them, or with longer texts, belongs to no set.
+const MOST_OWNERS: usize = 16;
+/// The longest cached text of a claim.
+const LONGEST_TEXT: usize = 253;
+/// The most labels of a revision that can be adopted, and of a claim; they are those of the workload's pods.
 const MOST_LABELS: usize = 64;
 /// The most bytes of those labels.
 const MOST_LABEL_BYTES: usize = 4 << 10;
@@ -84,9 +89,9 @@ pub(super) struct Orphan {
     pub(super) fits: bool,
 }
 
-/// A volume claim, of which only the metadata is cached.
+/// The cached part of a volume claim.
 #[derive(Clone, Debug)]
-pub(super) struct Claim;
+pub(crate) struct CachedClaim(pub(crate) claims::Claim);
 
 /// A `HookRun` of a workload.
 #[derive(Clone, Debug)]
@@ -102,7 +107,7 @@ pub(super) fn orphans(namespace: &str) -> String {
 }
 
 /// The group of the claims of one claim template of one set: all names that differ only in the ordinal at the end.
-pub(super) fn claims(namespace: &str, beginning: &str) -> String {
+pub(super) fn of_claims(namespace: &str, beginning: &str) -> String {
     format!("claims/{namespace}/{beginning}")
 }
 
@@ -114,6 +119,12 @@ fn owned(meta: &ObjectMeta) -> Vec<String> {
 pub(super) fn is_workload(owner: &OwnerReference) -> bool {
     owner.api_version.starts_with("tkex.tencent.com/")
         && matches!(owner.kind.as_str(), "GameDeployment" | "GameStatefulSet")
+}
+
+/// True unless the labels are too many or too long to be cached.
+fn are_few(labels: &BTreeMap<String, String>) -> bool {
+    let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+    labels.len() <= MOST_LABELS && bytes <= MOST_LABEL_BYTES
 }
 
 fn version(meta: &ObjectMeta) -> String {
@@ -207,9 +218,7 @@ impl Trim for CachedRevision {
             Some(_) => (None, None),
             None => {
                 let labels = source.metadata.labels.clone().unwrap_or_default();
-                let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
-                let few = labels.len() <= MOST_LABELS && bytes <= MOST_LABEL_BYTES;
-                let template = template().filter(|_| few);
+                let template = template().filter(|_| are_few(&labels));
                 let fits = |template| Orphan { fits: revision::is_named_after(&name, &template), labels };
                 (None, template.map(fits))
             }
@@ -244,22 +253,49 @@ impl Trim for CachedRevision {
     }
 }
 
-impl Trim for Claim {
+impl Trim for CachedClaim {
     type Kind = PersistentVolumeClaim;
-    type Source = MetaOnly;
+    type Source = PersistentVolumeClaim;
 
-    fn trim(source: MetaOnly) -> (ObjectMeta, Self) {
-        (source.metadata, Self)
+    fn trim(source: PersistentVolumeClaim) -> (ObjectMeta, Self) {
+        let PersistentVolumeClaim { metadata: meta, spec, status } = source;
+        let short = |text: &String| text.len() <= LONGEST_TEXT;
+        let owners = meta.owner_references.iter().flatten();
+        let is_short = owners.clone().count() <= MOST_OWNERS
+            && owners.clone().all(|owner| short(&owner.name) && short(&owner.uid));
+        let owner = |owner: &OwnerReference| claims::ClaimOwner {
+            is_pod: owner.api_version == "v1" && owner.kind == "Pod",
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+        };
+        // Without labels a claim belongs to no set.
+        let labels = meta.labels.as_ref().filter(|labels| is_short && are_few(labels)).cloned();
+        let spec = spec.unwrap_or_default();
+        let requests = spec.resources.and_then(|resources| resources.requests);
+        let storage = requests.and_then(|mut requests| requests.remove("storage"));
+        let claim = claims::Claim {
+            uid: meta.uid.clone().unwrap_or_default(),
+            version: version(&meta),
+            terminating: meta.deletion_timestamp.is_some(),
+            labels: labels.unwrap_or_default(),
+            controller: controller(&meta).map(|owner| owner.uid.clone()).filter(short),
+            owners: owners.filter(|_| is_short).map(owner).collect(),
+            bound: status.and_then(|status| status.phase).is_some_and(|phase| phase == "Bound"),
+            storage: storage.map(|storage| storage.0).filter(short),
+            class: spec.storage_class_name.filter(short),
+        };
+        (meta, Self(claim))
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
         let name = meta.name.as_deref().unwrap_or_default();
         let beginning = name.rsplit_once('-').map(|(beginning, _)| beginning);
-        beginning.map(|beginning| claims(namespace(meta), beginning)).into_iter().collect()
+        beginning.map(|beginning| of_claims(namespace(meta), beginning)).into_iter().collect()
     }
 
-    fn is_unchanged_since(&self, _before: &Self) -> bool {
-        true
+    fn is_unchanged_since(&self, before: &Self) -> bool {
+        let unversioned = |claim: &Self| claims::Claim { version: String::new(), ..claim.0.clone() };
+        unversioned(self) == unversioned(before)
     }
 }
 
@@ -301,12 +337,6 @@ impl Trim for Template {
     fn is_unchanged_since(&self, before: &Self) -> bool {
         self.0 == before.0
     }
-}
-
-/// An object of which only the metadata is parsed.
-#[derive(Debug, Deserialize)]
-pub(super) struct MetaOnly {
-    metadata: ObjectMeta,
 }
 
 #[cfg(test)]

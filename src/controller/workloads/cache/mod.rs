@@ -25,8 +25,8 @@ use crate::controller::nodes::NodeCache;
 use crate::controller::reconciler::Changes;
 use crate::podtask::write::VersionedRef;
 use crate::workload::adoption::{self, Candidate, PodOwnership, ownership};
+use crate::workload::claims::Claims;
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
-use crate::workload::input::{ClaimState, Claims};
 use crate::workload::order::Nodes;
 use crate::workload::revision::Record;
 use crate::workload::spec::WorkloadSpec;
@@ -78,7 +78,7 @@ pub(crate) struct Workloads {
     sets: Store<Trimmed<kinds::StatefulSet>>,
     pub(in crate::controller::workloads) pods: Store<Trimmed<CachedPod>>,
     revisions: Store<Trimmed<kinds::CachedRevision>>,
-    claims: Store<Trimmed<kinds::Claim>>,
+    pub(in crate::controller::workloads) claims: Store<Trimmed<kinds::CachedClaim>>,
     nodes: NodeCache,
     runs: Store<Trimmed<kinds::CachedRun>>,
     templates: Store<Trimmed<Template>>,
@@ -239,12 +239,7 @@ impl Workloads {
             let beginning = format!("{}-{}-", claim.name(), spec.name);
             self.claims.beginning(&trim::key(&spec.namespace, &beginning))
         });
-        let state = |claim: Arc<Trimmed<kinds::Claim>>| {
-            let leaves = claim.meta.deletion_timestamp.is_some();
-            let state = if leaves { ClaimState::Terminating } else { ClaimState::Bindable };
-            Some((claim.meta.name.clone()?, state))
-        };
-        alike.filter_map(state).collect()
+        alike.filter_map(|claim| Some((claim.meta.name.clone()?, claim.value.0.clone()))).collect()
     }
 
     /// Stores a pod that a deletion returned. It counts as being deleted from now on, whatever the answer says.
@@ -391,8 +386,8 @@ impl Changes<Key> for Workloads {
             let uses = |workload: &&Arc<Workload>| {
                 let spec = &workload.spec;
                 let claims = spec.stateful().into_iter().flat_map(|set| &set.claims);
-                let mut groups =
-                    claims.map(|claim| kinds::claims(namespace, &format!("{}-{}", claim.name(), spec.name)));
+                let mut groups = claims
+                    .map(|claim| kinds::of_claims(namespace, &format!("{}-{}", claim.name(), spec.name)));
                 groups.any(|group| of_claims.contains(&group))
             };
             updates.extend(self.within(namespace).iter().filter(uses).map(key_of));

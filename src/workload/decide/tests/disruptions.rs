@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::podtask::disruption::DisruptionAllowance;
-use crate::workload::action::Claims;
+use crate::workload::action::BudgetClaims;
 
 /// A budget for all pods with this number of allowed disruptions and these entries.
 fn allowing(allowed: i64, entries: &[(&str, i64)]) -> DisruptionAllowance {
@@ -33,12 +33,12 @@ fn progress(decision: &Decision) -> (String, String, String) {
 }
 
 /// The claims of the writes on pods.
-fn claims(decision: &Decision) -> Vec<(&str, &Claims)> {
+fn claims(decision: &Decision) -> Vec<(&str, &BudgetClaims)> {
     let patches = decision.actions.iter().filter_map(|action| match action {
         Action::PatchPod { pod, claims, .. } => Some((pod.name.as_str(), claims)),
         _ => None,
     });
-    patches.filter(|(_, claims)| **claims != Claims::None).collect()
+    patches.filter(|(_, claims)| **claims != BudgetClaims::None).collect()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn an_update_in_place_waits_for_a_budget_and_claims_what_it_allows() {
     sight.disruptions = allowing(2, &[]);
     let begins = sight.decide(&draft);
     assert_eq!(begins.requested(), ["web-a", "web-b"]);
-    let claim = Claims::Claim(vec!["pdb".into()]);
+    let claim = BudgetClaims::Claim(vec!["pdb".into()]);
     assert_eq!(claims(&begins), [("web-a", &claim), ("web-b", &claim)]);
     carry_out(&mut sight, &begins);
     assert_eq!(sight.pod("web-a").task.as_ref().unwrap().claims, ["pdb"]);
@@ -93,7 +93,7 @@ fn an_entry_is_renewed_while_the_update_runs_and_removed_at_its_end() {
         let mut sight = sight.clone();
         sight.pod("web-a").answer = Some(answer(&id, phase, None));
         let ends = sight.decide(&draft);
-        let release = Claims::Release(vec!["pdb".into()]);
+        let release = BudgetClaims::Release(vec!["pdb".into()]);
         assert_eq!(claims(&ends)[0], ("web-a", &release), "{phase:?}");
         carry_out(&mut sight, &ends);
         assert!(sight.pod("web-a").task.as_ref().unwrap().claims.is_empty());

@@ -1,7 +1,7 @@
 //! Tests of pods that are created and removed.
 
 use super::*;
-use crate::workload::input::ClaimState;
+use crate::workload::claims::Claim;
 
 /// 17: a choice can be taken back, also by a controller that has just started.
 #[test]
@@ -247,17 +247,17 @@ fn a_pod_is_made_only_when_its_claims_are_there_and_stay() {
     };
     // A pod without its claim is Pending for ever, even if the claim appears later.
     assert_eq!(made(&sight), ["data-web-0"]);
-    sight.claims.insert("data-web-0".to_owned(), ClaimState::Terminating);
+    sight.claims.insert("data-web-0".to_owned(), Claim { terminating: true, ..Claim::default() });
     assert!(made(&sight).is_empty());
     let (status, _, message) = condition(&sight.decide(&draft), "ScaleFailed");
     assert_eq!(status, "True");
     assert!(message.contains("web-0 waits for its claim data-web-0"), "{message}");
-    sight.claims.insert("data-web-0".to_owned(), ClaimState::Bindable);
+    sight.claims.insert("data-web-0".to_owned(), Claim::default());
     assert_eq!(made(&sight), ["web-0"]);
     // Other pods that may be created at the same time do not wait for it.
     let parallel = draft.clone().with("/podManagementPolicy", json!("Parallel"));
-    sight.claims.insert("data-web-0".to_owned(), ClaimState::Terminating);
-    sight.claims.insert("data-web-1".to_owned(), ClaimState::Bindable);
+    sight.claims.insert("data-web-0".to_owned(), Claim { terminating: true, ..Claim::default() });
+    sight.claims.insert("data-web-1".to_owned(), Claim::default());
     assert_eq!(sight.decide(&parallel).created(), ["web-1"]);
 }
 
@@ -266,7 +266,7 @@ fn a_pod_whose_claim_is_gone_gets_another_one() {
     let claim = json!([{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
     let draft = stateful_set().with("/volumeClaimTemplates", claim).with("/replicas", json!(2));
     let mut sight = sight(&["web-0", "web-1", "web-2"], &draft.revision());
-    sight.claims.insert("data-web-0".to_owned(), ClaimState::Bindable);
+    sight.claims.insert("data-web-0".to_owned(), Claim::default());
     sight.pod("web-1").phase = PodPhase::Pending;
     let claims: Vec<_> = sight
         .decide(&draft)

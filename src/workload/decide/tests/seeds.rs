@@ -75,7 +75,7 @@ fn three_of_five_are_updated_in_place_two_at_a_time_each_after_its_hook() {
             (request.grace_period_seconds, request.containers[0].image.as_deref()),
             (30, Some("python:3.5"))
         );
-        assert!(request.id.ends_with("-1") && request.check().is_ok(), "{}", request.id);
+        assert!(request.id.ends_with("-1000") && request.check().is_ok(), "{}", request.id);
     }
     assert_eq!(sight.runs.len(), 2, "the hooks stay until the pods are updated");
     agents_succeed(&mut sight, "python:3.5");

@@ -1,0 +1,127 @@
+//! Claims of a `GameStatefulSet` that exist: which pods wait for their owners, and when they grow.
+
+use super::*;
+use crate::workload::claims::StorageClass;
+
+fn draft(scaled: &str) -> Draft {
+    let claim =
+        json!([{"metadata": {"name": "data"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}}}]);
+    stateful_set()
+        .with("/podManagementPolicy", json!("Parallel"))
+        .with("/volumeClaimTemplates", claim)
+        .with("/persistentVolumeClaimRetentionPolicy", json!({"whenDeleted": "Delete", "whenScaled": scaled}))
+}
+
+/// Three pods with their claims.
+fn three(draft: &Draft) -> Sight {
+    let mut sight = sight(&["web-0", "web-1", "web-2"], &draft.revision());
+    for ordinal in 0..3 {
+        let claim = Claim {
+            labels: [("app".to_owned(), "web".to_owned())].into(),
+            bound: true,
+            storage: Some("1Gi".to_owned()),
+            class: Some("fast".to_owned()),
+            ..Claim::default()
+        };
+        sight.claims.insert(format!("data-web-{ordinal}"), claim);
+    }
+    sight
+}
+
+fn owners(sight: &Sight, ordinal: u32) -> Vec<String> {
+    sight.claims[&format!("data-web-{ordinal}")].owners.iter().map(|owner| owner.uid.clone()).collect()
+}
+
+#[test]
+fn a_pod_is_removed_by_a_scale_in_only_when_it_owns_its_claim() {
+    let (whole, fewer) = (draft("Delete"), draft("Delete").with("/replicas", json!(2)));
+    let mut sight = three(&whole);
+    step(&mut sight, &whole);
+    assert_eq!(
+        (owners(&sight, 0), owners(&sight, 2)),
+        (vec!["uid-web".to_owned()], vec!["uid-web".to_owned()])
+    );
+    assert!(step(&mut sight, &whole).actions.is_empty());
+    let hook = json!({"hook": {"templateName": "test"}});
+    let gated = fewer.clone().with("/preDeleteUpdateStrategy", hook);
+    step(&mut sight, &gated);
+    assert_eq!(owners(&sight, 2), ["uid-web"], "it can be taken back while the hook runs");
+    hooks_end(&mut sight, HookPhase::Successful);
+    let decision = step(&mut sight, &gated);
+    assert!(decision.deleted().is_empty(), "{:?}", decision.actions);
+    assert_eq!(owners(&sight, 2), ["uid-web-2"]);
+    let mut taken_back = sight.clone();
+    assert_eq!(step(&mut sight, &gated).deleted(), ["web-2"]);
+    assert_eq!(owners(&sight, 1), ["uid-web"], "of the pods that stay nothing is deleted");
+    // The claim is of a pod that is gone: the garbage collector deletes it.
+    let again = sight.decide(&whole);
+    assert!(again.created().is_empty() && condition(&again, "ScaleFailed").2.contains("data-web-2"));
+    // Or the scale-in is taken back in time.
+    step(&mut taken_back, &whole);
+    step(&mut taken_back, &whole);
+    assert_eq!(owners(&taken_back, 2), ["uid-web"]);
+    assert!(step(&mut taken_back, &whole).deleted().is_empty());
+}
+
+#[test]
+fn a_pod_that_is_recreated_never_owns_its_claim() {
+    let whole = draft("Delete").with("/updateStrategy", json!({"type": "RollingUpdate"}));
+    let mut sight = three(&whole);
+    step(&mut sight, &whole);
+    let update = whole.image("app:2");
+    let decision = step(&mut sight, &update);
+    assert_eq!(decision.deleted().len(), 1, "{:?}", decision.actions);
+    for ordinal in 0..3 {
+        assert_eq!(owners(&sight, ordinal), ["uid-web"]);
+    }
+    // Another client deletes a pod that stays.
+    sight.pods[0].deletion = Some(sight.now);
+    step(&mut sight, &update);
+    assert_eq!(owners(&sight, 0), ["uid-web"]);
+}
+
+#[test]
+fn an_ended_pod_beyond_the_replicas_hands_over_its_claim_first() {
+    let (whole, fewer) = (draft("Delete"), draft("Delete").with("/replicas", json!(2)));
+    let mut sight = three(&whole);
+    sight.pod("web-2").phase = PodPhase::Failed;
+    assert!(step(&mut sight, &fewer).deleted().is_empty());
+    assert_eq!(owners(&sight, 2), ["uid-web-2"]);
+    assert_eq!(step(&mut sight, &fewer).deleted(), ["web-2"]);
+}
+
+#[test]
+fn a_scale_in_with_retained_claims_waits_for_nothing() {
+    let fewer = draft("Retain").with("/replicas", json!(2));
+    let mut sight = three(&fewer);
+    sight.claims.values_mut().for_each(|claim| claim.labels.clear());
+    assert_eq!(step(&mut sight, &fewer).deleted(), ["web-2"]);
+    assert!((0..3).all(|ordinal| owners(&sight, ordinal).is_empty()), "they are not the set's");
+}
+
+#[test]
+fn a_larger_storage_request_reaches_the_claims_or_the_condition_says_why_not() {
+    let larger =
+        draft("Retain").with("/volumeClaimTemplates/0/spec/resources/requests/storage", json!("2Gi"));
+    let mut sight = three(&larger);
+    let storage = |sight: &Sight| sight.claims["data-web-1"].storage.clone().unwrap();
+    sight.classes = [("fast".to_owned(), StorageClass::Read { expands: false })].into();
+    step(&mut sight, &larger);
+    let decision = step(&mut sight, &larger);
+    let (status, reason, message) = condition(&decision, "UpdateFailed");
+    assert_eq!((status.as_str(), reason.as_str()), ("True", "ClaimNotExpanded"));
+    assert!(message.contains("claim data-web-0 stays at 1Gi") && message.contains("class fast"), "{message}");
+    assert_eq!(condition(&decision, "Progressing").1, "Complete", "the pods are not held up");
+    assert_eq!(storage(&sight), "1Gi");
+    assert!(
+        decision.requeue_at.is_some_and(|at| at <= sight.now + crate::workload::claims::READ_CLASS_AGAIN)
+    );
+    sight.classes = [("fast".to_owned(), StorageClass::Read { expands: true })].into();
+    step(&mut sight, &larger);
+    assert_eq!(storage(&sight), "2Gi");
+    let decision = step(&mut sight, &larger);
+    assert!(decision.actions.is_empty(), "{:?}", decision.actions);
+    assert_eq!(condition(&decision, "UpdateFailed").1, "NoFailure");
+    step(&mut sight, &draft("Retain"));
+    assert_eq!(storage(&sight), "2Gi", "it never shrinks");
+}

@@ -1,0 +1,258 @@
+//! Says field by field what a new manifest of a workload would change in its pods: in place, only by new pods, or not at
+//! all. It uses the decisions of the controller and changes nothing. Values are not repeated: they may be secrets.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::api::game_deployment::UpdateType;
+use crate::api::pod_template::PodTemplate;
+use crate::workload::claims::template_problems;
+use crate::workload::diff::{Change, elsewhere};
+use crate::workload::spec::WorkloadSpec;
+
+/// What becomes of one field.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlannedField {
+    /// Path of the field in the manifest.
+    pub field: String,
+    /// What happens.
+    pub effect: Effect,
+    /// One line for people.
+    pub message: String,
+}
+
+/// What happens for a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Effect {
+    /// The running pods take it over, without a restart.
+    InPlace,
+    /// One container is restarted, the pod stays.
+    RestartOfContainer,
+    /// The pods are deleted and created again.
+    NewPods,
+    /// Pods are created or removed.
+    Scale,
+    /// The pods stay at the old template until a user deletes them.
+    WaitsForDeletion,
+    /// It is refused.
+    Refused,
+}
+
+/// Maximum number of fields that need new pods.
+const MOST_FIELDS: usize = 50;
+
+/// What the change from `old` to `new` does, field by field. `problems` are those that admission has with it: the fields
+/// that they name are refused.
+pub fn planned(old: &WorkloadSpec, new: &WorkloadSpec, problems: &[String]) -> Vec<PlannedField> {
+    let mut fields: Vec<_> = problems.iter().map(|problem| refused(problem)).collect();
+    if old.replicas != new.replicas {
+        let message = format!("{} instead of {} pods", new.replicas, old.replicas);
+        fields.push(PlannedField { field: "spec.replicas".to_owned(), effect: Effect::Scale, message });
+    }
+    template(&mut fields, old, new);
+    if let (Some(before), Some(after)) = (old.stateful(), new.stateful())
+        && before.claims != after.claims
+        && template_problems(&before.claims, &after.claims).is_empty()
+    {
+        fields.push(PlannedField {
+            field: "spec.volumeClaimTemplates".to_owned(),
+            effect: Effect::InPlace,
+            message: "the claims that exist request more storage, where their storage class allows expansion"
+                .to_owned(),
+        });
+    }
+    fields
+}
+
+/// A problem begins with the path of its field.
+fn refused(problem: &str) -> PlannedField {
+    let (field, message) = problem.split_once(": ").unwrap_or(("spec", problem));
+    PlannedField { field: field.to_owned(), effect: Effect::Refused, message: message.to_owned() }
+}
+
+fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSpec) {
+    let change = Change::between(&old.template, &new.template);
+    let others = elsewhere(&old.template, &new.template, MOST_FIELDS);
+    let mut add = |field: String, effect: Effect, message: String| {
+        let field = format!("spec.template.{field}");
+        // Of a change that is refused, the other fields are shown as they would be without it.
+        fields.push(PlannedField { field, effect, message });
+    };
+    let recreated = match new.update.way {
+        UpdateType::RollingUpdate => {
+            Some((Effect::NewPods, "updateStrategy.type is RollingUpdate: the pods are replaced"))
+        }
+        UpdateType::OnDelete => {
+            Some((Effect::WaitsForDeletion, "updateStrategy.type is OnDelete: a user deletes the pods"))
+        }
+        UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate
+            if !others.is_empty() && new.update.fallback =>
+        {
+            Some((
+                Effect::NewPods,
+                "inplace.dev/in-place-fallback is Recreate, and another field cannot be changed in place: the pods are replaced",
+            ))
+        }
+        UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate => None,
+    };
+    for (path, container) in new.template.lasting() {
+        let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
+        if change.containers.iter().any(|changed| changed == name) {
+            let (effect, message) = recreated.map_or_else(
+                || {
+                    (
+                        Effect::RestartOfContainer,
+                        format!("container {name} is swapped to the new image; the pod stays"),
+                    )
+                },
+                |(effect, message)| (effect, message.to_owned()),
+            );
+            add(format!("{path}.image"), effect, message);
+        }
+    }
+    for (map, keys) in [("labels", &change.labels), ("annotations", &change.annotations)] {
+        for key in keys.keys() {
+            let (effect, message) = recreated.map_or_else(
+                || (Effect::InPlace, without_restart(&new.template, map, key, &change.containers)),
+                |(effect, message)| (effect, message.to_owned()),
+            );
+            add(format!("metadata.{map}[{key}]"), effect, message);
+        }
+    }
+    for path in others {
+        let (effect, message) = recreated.map_or_else(
+            || {
+                let why = "cannot be changed in a running pod: it needs new pods. Undo it, use updateStrategy.type RollingUpdate, \
+                           or set the annotation inplace.dev/in-place-fallback: Recreate";
+                (Effect::Refused, why.to_owned())
+            },
+            |(effect, message)| (effect, message.to_owned()),
+        );
+        add(path, effect, message);
+    }
+}
+
+/// How a label or an annotation reaches the pod, and whoever reads it inside.
+fn without_restart(template: &PodTemplate, map: &str, key: &str, swapped: &[String]) -> String {
+    let path = format!("metadata.{map}['{key}']");
+    let reads = |at: &Value, whole: bool| {
+        let field = at.pointer("/fieldRef/fieldPath").and_then(Value::as_str);
+        field.is_some_and(|field| field == path || whole && field == format!("metadata.{map}"))
+    };
+    let in_environment = template.lasting().filter(|(_, container)| {
+        let variables = container.get("env").and_then(Value::as_array).into_iter().flatten();
+        variables.filter_map(|variable| variable.get("valueFrom")).any(|source| reads(source, false))
+    });
+    let names: Vec<_> = in_environment
+        .filter_map(|(_, container)| container.get("name").and_then(Value::as_str))
+        .filter(|name| !swapped.iter().any(|swapped| swapped == name))
+        .collect();
+    let volumes = template.0.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+    let sources = volumes.flat_map(|volume| {
+        let projected = volume.pointer("/projected/sources").and_then(Value::as_array);
+        std::iter::once(volume).chain(projected.into_iter().flatten())
+    });
+    let mut items =
+        sources.filter_map(|source| source.pointer("/downwardAPI/items").and_then(Value::as_array)).flatten();
+    let mut message = "changed in the running pod, without a restart".to_owned();
+    if items.any(|item| reads(item, true)) {
+        message.push_str("; the kubelet updates the downward API volume that shows it");
+    }
+    if !names.is_empty() {
+        let names = names.join(", ");
+        message.push_str(&format!(
+            "; container {names} has it in its environment and sees the old value until the kubelet starts it again: use \
+             inplace restart with --engine stop"
+        ));
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::workload::check;
+    use crate::workload::fixtures::{Draft, deployment, stateful_set};
+
+    fn in_place() -> Draft {
+        deployment()
+            .with("/updateStrategy", json!({"type": "InplaceUpdate"}))
+            .with(
+                "/template/spec/containers/0/env",
+                json!([
+                {"name": "ZONE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['zone']"}}}]),
+            )
+            .with(
+                "/template/spec/volumes",
+                json!([{"name": "info", "downwardAPI": {"items": [
+                {"path": "a", "fieldRef": {"fieldPath": "metadata.annotations"}}]}}]),
+            )
+    }
+
+    fn of(old: &Draft, new: &Draft) -> Vec<(String, Effect, String)> {
+        let problems = check::deployment(Some(&old.object()), &new.object());
+        let fields = planned(&old.spec(), &new.spec(), &problems);
+        fields.into_iter().map(|one| (one.field, one.effect, one.message)).collect()
+    }
+
+    #[test]
+    fn each_field_says_what_it_costs() {
+        let old = in_place();
+        assert_eq!(of(&old, &old), []);
+        let new = old
+            .clone()
+            .image("app:2")
+            .with("/replicas", json!(5))
+            .with("/template/metadata/annotations", json!({"note": "x"}));
+        let fields = of(&old, &new);
+        let effects: Vec<_> = fields.iter().map(|(field, effect, _)| (field.as_str(), *effect)).collect();
+        assert_eq!(
+            effects,
+            [
+                ("spec.replicas", Effect::Scale),
+                ("spec.template.spec.containers[0].image", Effect::RestartOfContainer),
+                ("spec.template.metadata.annotations[note]", Effect::InPlace),
+            ]
+        );
+        assert!(fields[2].2.contains("kubelet updates the downward API volume"), "{fields:?}");
+        let labelled = old.clone().with("/template/metadata/labels/zone", json!("b"));
+        let fields = of(&old, &labelled);
+        assert!(fields[0].2.contains("container app has it in its environment"), "{fields:?}");
+        // A container that is swapped is started by the kubelet, with the new value.
+        let fields = of(&old, &labelled.image("app:2"));
+        assert!(fields.iter().all(|(_, _, message)| !message.contains("environment")), "{fields:?}");
+    }
+
+    #[test]
+    fn what_needs_new_pods_is_named_and_its_value_is_not() {
+        let old = in_place();
+        let new = old.clone().image("app:2").with("/template/spec/nodeSelector", json!({"disk": "secret"}));
+        let fields = of(&old, &new);
+        assert!(
+            fields
+                .iter()
+                .any(|(field, effect, _)| field.contains("spec.nodeSelector") && *effect == Effect::Refused)
+        );
+        assert!(!format!("{fields:?}").contains("secret"));
+        let fallback = new.clone().annotated("inplace.dev/in-place-fallback", "Recreate");
+        assert!(of(&old, &fallback).iter().all(|(_, effect, _)| *effect == Effect::NewPods));
+        let rolling = new.clone().with("/updateStrategy/type", json!("RollingUpdate"));
+        assert!(of(&old, &rolling).iter().all(|(_, effect, _)| *effect == Effect::NewPods));
+        let waits = new.with("/updateStrategy/type", json!("OnDelete"));
+        assert!(of(&old, &waits).iter().all(|(_, effect, _)| *effect == Effect::WaitsForDeletion));
+    }
+
+    #[test]
+    fn claims_grow_and_nothing_else_of_them_changes() {
+        let template = |storage: &str| json!([{"metadata": {"name": "data"}, "spec": {"resources": {"requests": {"storage": storage}}}}]);
+        let old = stateful_set().with("/volumeClaimTemplates", template("1Gi"));
+        for (storage, effect) in [("2Gi", Effect::InPlace), ("1Mi", Effect::Refused)] {
+            let new = old.clone().with("/volumeClaimTemplates", template(storage));
+            let problems = check::stateful_set(Some(&old.set_object()), &new.set_object());
+            let fields = planned(&old.spec(), &new.spec(), &problems);
+            assert_eq!((fields.len(), fields[0].effect), (1, effect), "{fields:?}");
+        }
+    }
+}
