@@ -107,7 +107,7 @@ fn decision(
     now: Timestamp,
 ) -> Decision {
     let (spec, cache) = (&workload.spec, &context.cache);
-    let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_ref()).collect();
+    let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_deref()).collect();
     let objects = CachedObjects {
         history: history.records,
         revisions: &history.needed,
@@ -149,7 +149,7 @@ async fn adopt_and_release(
         }
     }
     for (ownership, pod) in pods {
-        let Some(cached) = pod.value.pod.as_ref().filter(|_| *ownership != PodOwnership::Leave) else {
+        let Some(cached) = pod.value.pod.as_deref().filter(|_| *ownership != PodOwnership::Leave) else {
             continue;
         };
         let adopt = *ownership == PodOwnership::Adopt;
