@@ -60,7 +60,7 @@ pub(super) async fn run(server: Server, metrics: Metrics, stop: CancellationToke
             let name = own.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             let found = tokio::select! {
                 () = stop.cancelled() => return,
-                served = server.definition(name) => served.map(|served| crd_fields::missing(own, &served)),
+                found = server.definition(name) => found.map(|found| crd_fields::missing(own, &found)),
             };
             let reported = report(&metrics, name, found);
             // The same message is logged once.

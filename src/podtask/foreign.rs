@@ -253,7 +253,7 @@ mod tests {
         for text in ["", "{", "[]", r#"{"updateTimestamp":"yesterday"}"#] {
             let update = step(|pod| {
                 pod["metadata"]["annotations"] =
-                    json!({"inplace-update-state": text, "inplace-update-grace": text})
+                    json!({"inplace-update-state": text, "inplace-update-grace": text});
             });
             assert_eq!(update, Some(ForeignStep::Open), "nothing was changed yet: {text}");
         }

@@ -24,8 +24,8 @@ pub struct OtherWriter {
 
 impl OtherWriter {
     /// Reads it from the managed fields of a workload; `own` is the field manager of this project's controller.
-    pub fn read(managed: &[ManagedFieldsEntry], own: &str) -> Option<Self> {
-        let writes = managed.iter().filter_map(|entry| {
+    pub fn read(entries: &[ManagedFieldsEntry], own: &str) -> Option<Self> {
+        let writes = entries.iter().filter_map(|entry| {
             let manager = entry.manager.clone().filter(|manager| manager != own)?;
             let status = entry.fields_v1.as_ref()?.0.get("f:status")?;
             // An entry without fields of the status itself is not a write of the status.
@@ -53,7 +53,7 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    fn entry(manager: &str, second: i64, fields: Value) -> ManagedFieldsEntry {
+    fn entry(manager: &str, second: i64, fields: &Value) -> ManagedFieldsEntry {
         let entry = json!({"manager": manager, "operation": "Update", "apiVersion": "tkex.tencent.com/v1alpha1",
             "time": at(second).to_string(), "fieldsType": "FieldsV1", "fieldsV1": fields});
         serde_json::from_value(entry).unwrap()
@@ -63,11 +63,11 @@ mod tests {
     fn only_a_write_of_the_status_by_another_client_is_another_controller() {
         let status = || json!({"f:status": {"f:replicas": {}}});
         let managed = [
-            entry("inplace", 90, status()),
-            entry("kubectl", 95, json!({"f:spec": {"f:replicas": {}}})),
-            entry("bcs-gamedeployment-operator", 10, status()),
-            entry("bcs-gamedeployment-operator", 20, status()),
-            entry("empty", 99, json!({"f:status": {}})),
+            entry("inplace", 90, &status()),
+            entry("kubectl", 95, &json!({"f:spec": {"f:replicas": {}}})),
+            entry("bcs-gamedeployment-operator", 10, &status()),
+            entry("bcs-gamedeployment-operator", 20, &status()),
+            entry("empty", 99, &json!({"f:status": {}})),
         ];
         let other = OtherWriter::read(&managed, "inplace").unwrap();
         assert_eq!((other.manager.as_str(), other.at), ("bcs-gamedeployment-operator", at(20)));

@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    fn unknown(spec: Value) -> Vec<String> {
+    fn unknown(spec: &Value) -> Vec<String> {
         unknown_fields(&PodTemplate(json!({"metadata": {"labels": {"any": "x"}}, "spec": spec})))
     }
 
@@ -62,7 +62,7 @@ mod tests {
             {"name": "app", "image": "app:1", "imagePullPolcy": "Always", "resources": {"limits": {"example.com/any": "1"}},
                 "readinessProbe": {"httpGet": {"port": 80, "pth": "/"}}}]});
         assert_eq!(
-            unknown(spec),
+            unknown(&spec),
             [
                 "spec.template.spec.containers[0].imagePullPolcy",
                 "spec.template.spec.containers[0].readinessProbe.httpGet.pth",
@@ -78,7 +78,7 @@ mod tests {
         let spec = json!({"containers": [container], "initContainers": [{"name": "side", "restartPolicy": "Always"}],
             "volumes": [{"name": "v", "emptyDir": {}}], "affinity": {"podAntiAffinity": {}}, "hostUsers": false,
             "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 0});
-        assert_eq!(unknown(spec), Vec::<String>::new());
-        assert_eq!(unknown(json!({"containers": "none"})), Vec::<String>::new(), "another check refuses it");
+        assert_eq!(unknown(&spec), Vec::<String>::new());
+        assert_eq!(unknown(&json!({"containers": "none"})), Vec::<String>::new(), "another check refuses it");
     }
 }

@@ -239,7 +239,7 @@ impl<'a> Applier<'a> {
 
     fn count(&self, action: &Action) {
         let Action::PatchPod { pod, why, .. } = action else { return };
-        let seen = self.pods.iter().filter_map(|seen| seen.value.pod.as_ref());
+        let seen = self.pods.iter().filter_map(|seen| seen.value.pod.as_deref());
         let answer = || seen.clone().find(|seen| seen.uid == pod.uid).and_then(|seen| seen.answer.as_ref());
         match why {
             Why::Updated => self.context.metrics.updated(self.key.kind, answer()),

@@ -139,7 +139,7 @@ fn decision(
     now: Timestamp,
 ) -> Decision {
     let (spec, cache) = (&workload.spec, &context.cache);
-    let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_ref()).collect();
+    let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_deref()).collect();
     let mut nodes = cache.nodes(pods.iter().filter_map(|pod| pod.node.as_deref()));
     let agents = context.agents.by_node().unwrap_or_default();
     for (name, node) in &mut nodes {
@@ -210,7 +210,7 @@ async fn adopt_and_release(
         }
     }
     for (ownership, pod) in pods {
-        let Some(cached) = pod.value.pod.as_ref().filter(|_| *ownership != PodOwnership::Leave) else {
+        let Some(cached) = pod.value.pod.as_deref().filter(|_| *ownership != PodOwnership::Leave) else {
             continue;
         };
         let adopt = *ownership == PodOwnership::Adopt;

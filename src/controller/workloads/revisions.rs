@@ -37,7 +37,7 @@ pub(super) async fn history(
 ) -> Result<History, Error> {
     let spec = &workload.spec;
     let records = context.cache.revisions(spec);
-    let pods = own.iter().filter_map(|pod| pod.value.pod.as_ref());
+    let pods = own.iter().filter_map(|pod| pod.value.pod.as_deref());
     let names = revision::needed(pods, [&workload.report.current_revision, &workload.report.stable_revision]);
     let newest = revision::digest(&spec.template);
     let mut needed = Vec::new();

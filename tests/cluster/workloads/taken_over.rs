@@ -1,4 +1,4 @@
-//! The takeover from a bk-bcs operator: workloads, pods and ControllerRevisions as that operator leaves them, with an update
+//! The takeover from a bk-bcs operator: workloads, pods and `ControllerRevision`s as that operator leaves them, with an update
 //! in place under way, and then our controller. No pod is created again and no container restarted that need not be.
 
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl Left<'_> {
     }
 }
 
-/// A ControllerRevision as a bk-bcs operator writes it.
+/// A `ControllerRevision` as a bk-bcs operator writes it.
 fn revision(fixture: &Fixture<'_>, name: &str, number: u32, mut template: Value) {
     template["metadata"]["creationTimestamp"] = Value::Null;
     template["$patch"] = json!("replace");
@@ -181,15 +181,15 @@ fn begin(fixture: &Fixture<'_>, name: &str, grace: bool) {
 
     let revision = "moving-7f8c5d6b9f";
     let state = json!({"revision": revision, "updateTimestamp": began, "lastContainerStatuses": {"app": {"imageID": image_id}}});
-    let mut patch = json!({"metadata": {"labels": {"controller-revision-hash": revision},
+    let mut changes = json!({"metadata": {"labels": {"controller-revision-hash": revision},
         "annotations": {"inplace-update-state": state.to_string()}}});
     if grace {
         let grace = json!({"revision": revision, "containerImages": {"app": image}, "graceSeconds": 3600});
-        patch["metadata"]["annotations"]["inplace-update-grace"] = json!(grace.to_string());
+        changes["metadata"]["annotations"]["inplace-update-grace"] = json!(grace.to_string());
     } else {
-        patch["spec"] = json!({"containers": [{"name": "app", "image": image}]});
+        changes["spec"] = json!({"containers": [{"name": "app", "image": image}]});
     }
-    cluster.kubectl(&["patch", "pod", name, "--type=strategic", "-p", &patch.to_string()]);
+    cluster.kubectl(&["patch", "pod", name, "--type=strategic", "-p", &changes.to_string()]);
 }
 
 fn is(pod: &Value, kind: &str) -> bool {

@@ -83,10 +83,9 @@ async fn the_pods_of_a_large_cluster_fit_into_the_memory_of_a_controller() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    let started = std::time::Instant::now();
     let done = tokio::time::timeout(LONG, opened).await;
     assert!(done.is_ok(), "the pods are not listed: {:#?}", api.calls());
     let peak = Process(controller.0.id()).peak();
-    eprintln!("30 000 pods: {peak:.1} MiB at most, listed in {:.1} s", started.elapsed().as_secs_f64());
+    eprintln!("30 000 pods: {peak:.1} MiB at most");
     assert!(peak <= RSS, "{peak:.1} MiB");
 }

@@ -67,8 +67,8 @@ pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
 /// A pod. If another kind of object controls it, only its name is cached.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedPod {
-    /// The fields that decisions use.
-    pub(crate) pod: Option<pod::Pod>,
+    /// The fields that decisions use. Boxed, because most pods of a cluster have none.
+    pub(crate) pod: Option<Box<pod::Pod>>,
 }
 
 /// A `ControllerRevision`. Users of any namespace can create them, each as large as the API server allows and with
@@ -184,7 +184,7 @@ impl Trim for CachedPod {
 
     fn trim(source: Pod) -> (ObjectMeta, Self) {
         let needed = controller(&source.metadata).is_none_or(is_workload);
-        let pod = needed.then(|| pod::Pod::read(&source));
+        let pod = needed.then(|| Box::new(pod::Pod::read(&source)));
         (source.metadata, Self { pod })
     }
 
@@ -200,7 +200,7 @@ impl Trim for CachedPod {
 
     fn is_unchanged_since(&self, before: &Self) -> bool {
         let unversioned = |pod: &pod::Pod| pod::Pod { version: String::new(), ..pod.clone() };
-        self.pod.as_ref().map(unversioned) == before.pod.as_ref().map(unversioned)
+        self.pod.as_deref().map(unversioned) == before.pod.as_deref().map(unversioned)
     }
 }
 
