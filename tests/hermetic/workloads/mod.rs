@@ -3,6 +3,7 @@
 //!
 //! The test plays the kubelets and the agents.
 
+mod budgets;
 mod claims;
 mod faults;
 mod owners;
