@@ -14,8 +14,8 @@ use crate::api::request::{DEADLINE_SECONDS, Drain, OnFailure, READY_TIMEOUT_SECO
 use crate::api::serde_default::is_default;
 use crate::api::workload::{Condition, WorkloadHook, nothing, quarter};
 /// A restart or swap that is done once in every pod of a target. Only `maxUnavailable`, `partition`, `paused`,
-/// `failureThreshold`, `deadlineSeconds` and `ttlSecondsAfterFinished` can be changed later; for any other change
-/// create a new rollout.
+/// `failureThreshold`, `deadlineSeconds`, `progressDeadlineSeconds` and `ttlSecondsAfterFinished` can be changed later;
+/// for any other change create a new rollout.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "inplace.dev",
@@ -73,6 +73,11 @@ pub struct InPlaceRolloutSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub deadline_seconds: Option<i32>,
+    /// Seconds without progress (no further pod is done or has failed) after which the rollout fails: no further pod is
+    /// started. Time while it is paused does not count. Absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub progress_deadline_seconds: Option<i32>,
     /// Seconds after the end of the rollout until it is deleted. Absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
@@ -191,6 +196,9 @@ pub struct InPlaceRolloutStatus {
     /// When the controller first observed the rollout. Pods that were created later are not restarted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
+    /// When a pod was last done or failed, or the rollout started or was resumed. Absent while it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progressed_at: Option<Timestamp>,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,

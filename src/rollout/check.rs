@@ -43,6 +43,7 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
         ("pod.readyTimeoutSeconds", terms.ready_timeout_seconds),
         ("pod.deadlineSeconds", terms.deadline_seconds),
         ("deadlineSeconds", spec.deadline_seconds.unwrap_or(1)),
+        ("progressDeadlineSeconds", spec.progress_deadline_seconds.unwrap_or(1)),
         ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished.unwrap_or(0)),
     ] {
         if value < 0 {

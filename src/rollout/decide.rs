@@ -9,7 +9,7 @@ use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
 use crate::podtask::node_load::NodeLoad;
 use crate::podtask::priority::{Group, NodeLabels, group};
 use crate::podtask::state::{End, Stage};
-use crate::podtask::time::later;
+use crate::podtask::time::{later, whole_seconds};
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
 use crate::rollout::budget::Bounds;
 use crate::rollout::check;
@@ -192,7 +192,8 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
     let mut status = report::status(rollout, &views, bounds);
     status.started_at = Some(started);
     let failed = usize::try_from(status.failed).unwrap_or(0);
-    let stop_reason = stop_reason(rollout, &input, started, failed, bounds.failures)
+    let progressed = status.done > rollout.before.done || status.failed > rollout.before.failed;
+    let stop_reason = stop_reason(rollout, &input, started, failed, bounds.failures, progressed)
         .or_else(|| given_up(rollout, input.target, &views, bounds))
         .map(|stop_reason| stop_reason.naming(&rollout.before.reason, report::unreachable(&views)));
 
@@ -218,7 +219,13 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
     report::phase(rollout, &mut status, &views, bounds, stop_reason.as_ref(), &waits, now);
     let deadline = stop_reason::deadline(rollout, started).filter(|_| stop_reason.is_none());
     let lost = (*input.target == TargetState::Absent).then(|| later(now, REQUEUE));
-    let times = [decision.requeue_at, deadline, lost];
+    if status.phase != RolloutPhase::Paused {
+        let since = rollout.before.progressed_at.filter(|_| !progressed);
+        status.progressed_at = Some(since.unwrap_or_else(|| whole_seconds(now)));
+    }
+    let stalled =
+        stop_reason::progress_deadline(rollout, status.progressed_at).filter(|_| stop_reason.is_none());
+    let times = [decision.requeue_at, deadline, stalled, lost];
     decision.requeue_at = times.into_iter().flatten().min().filter(|_| !status.phase.is_terminal());
     decision.events = report::events(rollout, &status);
     decision.status = status;

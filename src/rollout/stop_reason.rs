@@ -25,7 +25,9 @@ impl StopReason {
     /// The same reason; a deadline that is newly exceeded names the pods that no agent reached.
     #[must_use]
     pub(super) fn naming(mut self, before: &str, unreachable: Option<String>) -> Self {
-        if let Some(pods) = unreachable.filter(|_| self.reason == LATE && before != LATE) {
+        if let Some(pods) =
+            unreachable.filter(|_| [LATE, STALLED].contains(&self.reason) && before != self.reason)
+        {
             self.message = format!("{}: {pods}", self.message);
         }
         self
@@ -38,6 +40,7 @@ impl StopReason {
 
 const SUPERSEDED: &str = "Superseded";
 const LATE: &str = "DeadlineExceeded";
+const STALLED: &str = "ProgressDeadlineExceeded";
 const GONE: &str = "TargetGone";
 const DRIFT: &str = "TemplateDrift";
 
@@ -45,7 +48,13 @@ pub(super) fn deadline(rollout: &Rollout, started: Timestamp) -> Option<Timestam
     rollout.spec.deadline_seconds.map(|seconds| later(started, SignedDuration::from_secs(seconds.into())))
 }
 
-/// Whether the rollout stops. `Superseded`, `DeadlineExceeded`, `TargetGone` and `TemplateDrift` are kept until the last
+/// When the rollout stops unless a pod is done or fails before.
+pub(super) fn progress_deadline(rollout: &Rollout, progressed_at: Option<Timestamp>) -> Option<Timestamp> {
+    let seconds = rollout.spec.progress_deadline_seconds?;
+    Some(later(progressed_at?, SignedDuration::from_secs(seconds.into())))
+}
+
+/// Whether the rollout stops. `Superseded`, both deadlines, `TargetGone` and `TemplateDrift` are kept until the last
 /// task has ended. The others are computed again each time: a changed spec can lift them.
 pub(super) fn stop_reason(
     rollout: &Rollout,
@@ -53,11 +62,13 @@ pub(super) fn stop_reason(
     started: Timestamp,
     failed: usize,
     most: usize,
+    progressed: bool,
 ) -> Option<StopReason> {
     let before = (rollout.before.reason.as_str(), rollout.before.message.clone());
     match before {
         (SUPERSEDED, message) => return Some(StopReason::superseded(message)),
         (LATE, message) => return Some(StopReason::failed(LATE, message)),
+        (STALLED, message) => return Some(StopReason::failed(STALLED, message)),
         (GONE, message) => return Some(StopReason::failed(GONE, message)),
         (DRIFT, message) => return Some(StopReason::failed(DRIFT, message)),
         _ => {}
@@ -82,6 +93,14 @@ pub(super) fn stop_reason(
     }
     if let Some(drift) = input.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {
         return Some(StopReason::failed(DRIFT, drift));
+    }
+    let progressed_at = rollout.before.progressed_at.filter(|_| !rollout.spec.paused && !progressed);
+    if progress_deadline(rollout, progressed_at).is_some_and(|end| end <= input.now) {
+        let message = format!(
+            "no further pod was done for {} s (spec.progressDeadlineSeconds)",
+            rollout.spec.progress_deadline_seconds.unwrap_or(0)
+        );
+        return Some(StopReason::failed(STALLED, message));
     }
     (failed >= most).then(|| {
         let message =

@@ -407,3 +407,39 @@ fn a_spec_that_becomes_invalid_ends_the_rollout_with_its_last_counts() {
     assert_eq!((status.phase, &*status.reason), (RolloutPhase::Failed, "Invalid"));
     assert_eq!((status.pods, status.done, status.started_at), (4, 3, Some(at(0))));
 }
+
+#[test]
+fn a_rollout_without_progress_fails_and_a_pause_does_not_count() {
+    let more = json!({"progressDeadlineSeconds": 60});
+    let pods = [read(&pod(0)), read(&pod(1))];
+    let mut one = rollout(&more);
+    let run = |one: &mut Rollout, pods: &[Pod], now| {
+        // No disruption is allowed: the rollout waits.
+        let decision = decide(one, seen(&target(), pods, &[budget(0)], at(now)));
+        one.before = decision.status.clone();
+        decision
+    };
+    let first = run(&mut one, &pods, 10);
+    assert_eq!((first.status.progressed_at, first.status.phase), (Some(at(10)), RolloutPhase::Running));
+    assert_eq!(run(&mut one, &pods, 69).status.phase, RolloutPhase::Running);
+    let mut paused = one.clone();
+    let late = run(&mut one, &pods, 70);
+    assert_eq!((late.status.phase, &*late.status.reason), (RolloutPhase::Failed, "ProgressDeadlineExceeded"));
+    // Paused for longer than that, and resumed: the time counts from then on.
+    paused.spec.paused = true;
+    assert_eq!(run(&mut paused, &pods, 500).status.progressed_at, None);
+    paused.spec.paused = false;
+    let resumed = run(&mut paused, &pods, 600);
+    assert_eq!((resumed.status.phase, resumed.status.progressed_at), (RolloutPhase::Running, Some(at(600))));
+    // A pod that is done is progress.
+    let mut done = pod(0);
+    say(&mut done, "Succeeded", None);
+    let done = [read(&done), pods[1].clone()];
+    assert_eq!(run(&mut paused, &done, 660).status.progressed_at, Some(at(660)));
+    assert_eq!(run(&mut paused, &done, 700).status.phase, RolloutPhase::Running);
+    assert_eq!(run(&mut paused, &done, 720).status.reason, "ProgressDeadlineExceeded");
+    // Without the field it waits for ever.
+    let mut patient = rollout(&json!({}));
+    run(&mut patient, &pods, 10);
+    assert_eq!(run(&mut patient, &pods, 90_000).status.phase, RolloutPhase::Running);
+}

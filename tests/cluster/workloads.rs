@@ -112,7 +112,10 @@ fn a_game_deployment_is_made_updated_in_place_scaled_and_deleted(cluster: &Clust
 /// The budget is stricter than `maxUnavailable`; the disruption controller of the cluster computes its status.
 fn an_update_in_place_respects_a_disruption_budget(cluster: &Cluster) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "budgeted" };
-    let spec = json!({"replicas": 3, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 3}});
+    // With a drain, a pod is not Ready for a while that the watch below does not miss.
+    let drain = json!({"gracePeriodSeconds": 2});
+    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 3, "inPlaceUpdateStrategy": drain});
+    let spec = json!({"replicas": 3, "updateStrategy": strategy});
     fixture.apply(&object("GameDeployment", "budgeted", &spec));
     fixture.until("three pods are Ready", |status| status["readyReplicas"] == 3);
     let least = |least: u32| {

@@ -90,6 +90,7 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
         failure_threshold: share(&flags.failure_threshold, IntOrString::Int(1)),
         allow_template_drift: flags.allow_template_drift,
         deadline_seconds: flags.rollout_deadline.map(|Seconds(seconds)| whole(seconds)),
+        progress_deadline_seconds: None,
         ttl_seconds_after_finished: ttl.map(|Seconds(seconds)| whole(seconds)),
         pod: terms(request),
     };

@@ -94,3 +94,38 @@ async fn budgets_are_listed_at_the_start_of_a_rollout_and_watched_from_then_on()
     rollout_fixture.phase("one", "Succeeded").await;
     assert_eq!(listed(), at_start, "{:#?}", rollout_fixture.fixture.api.calls());
 }
+
+#[tokio::test]
+async fn two_rollouts_share_what_a_budget_allows() {
+    let rollout_fixture = RolloutFixture::with(4).await;
+    let api = &rollout_fixture.fixture.api;
+    budget(&rollout_fixture, 1);
+    let _controller = rollout_fixture.fixture.controller();
+    rollout_fixture.restart("one", &json!({"maxUnavailable": 4}));
+    let labels = json!({"selector": {"matchLabels": {"app": "web"}}});
+    rollout_fixture.restart("two", &json!({"maxUnavailable": 4, "target": labels}));
+    let asked =
+        |store: &Store| -> Vec<_> { store.pods().filter(|pod| open(pod).is_some()).map(name).collect() };
+    let over = |store: &Store| {
+        ["one", "two"].iter().all(|rollout| {
+            store.get("inplacerollouts", "shop", rollout).unwrap()["status"]["phase"] == "Succeeded"
+        })
+    };
+    let mut restarts = 0;
+    loop {
+        api.until("a pod is asked for, or both are over", |store| over(store) || !asked(store).is_empty())
+            .await;
+        let now = api.store(|store| asked(store));
+        let Some(pod) = now.first() else { break };
+        assert_eq!(now.len(), 1, "the budget allows one: {now:?}");
+        rollout_fixture.answer(pod, "Succeeded");
+        restarts += 1;
+        let released = |store: &Store| {
+            let budget = store.get("poddisruptionbudgets", "shop", "web").unwrap();
+            budget["status"]["disruptedPods"][pod].is_null()
+        };
+        api.until("its entry is gone", released).await;
+        api.store(count);
+    }
+    assert_eq!(restarts, 8, "each pod once for each rollout");
+}

@@ -4,6 +4,7 @@
 //! The test plays the kubelets and the agents.
 
 mod another;
+mod budgets;
 mod claims;
 mod definitions;
 mod faults;
