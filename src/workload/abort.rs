@@ -12,7 +12,7 @@
 //! While the template is at the aborted revision, no pod is updated to it or created from it.
 
 use crate::api::kstatus::ObjectState;
-use crate::api::workload::CanaryStatus;
+use crate::api::workload::{CanaryStatus, UpdateFailurePolicy};
 use crate::podtask::amount::Amount;
 use crate::podtask::write::Event;
 use crate::workload::action::Action;
@@ -56,7 +56,11 @@ pub fn begins(
     // A person who has paused the update decides what happens next.
     let paused = spec.update.paused && steps.pauses.is_empty();
     let failed_pods = failure.is_some_and(|failure| failure.stops && failure.failed_pods);
-    spec.update.aborts && !retried && !paused && stable.name != revision && (failed_pods || late)
+    spec.update.on_failure == UpdateFailurePolicy::Abort
+        && !retried
+        && !paused
+        && stable.name != revision
+        && (failed_pods || late)
 }
 
 /// The report that records the abort, and its event. Nothing else is done before it is written: the failed pods, which
@@ -103,9 +107,9 @@ pub fn step(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>) -
 }
 
 /// What `UpdateFailed` says during an abort. `failure`: what prevents the way back; `back`: all pods are back.
-pub fn failure(before: &Report, stable: &str, failure: Option<UpdateFailure>, back: bool) -> UpdateFailure {
+pub fn failure(before: &Report, stable: &str, failure: Option<&UpdateFailure>, back: bool) -> UpdateFailure {
     let revision = &before.aborted_revision;
-    if let Some(failure) = failure.as_ref().filter(|failure| failure.stops && !back) {
+    if let Some(failure) = failure.filter(|failure| failure.stops && !back) {
         // A hook that failed is run again when its `retry` is set, and a missing template may come.
         if matches!(failure.reason, "HookFailed" | "HookTemplate") {
             return failure.clone();

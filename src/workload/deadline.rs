@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::api::status::Phase;
 use crate::podtask::state::{Stage, TaskState};
+use crate::podtask::task::PodTask;
 use crate::podtask::time::{later, whole_seconds};
 use crate::workload::action::{Action, Why};
 use crate::workload::input::ReconcileInput;
@@ -65,7 +66,7 @@ pub fn of(
 
 /// When this pod progressed, as it shows itself. A clock of a node may be wrong: times to come do not count yet.
 fn times(input: &ReconcileInput<'_>, view: &PodView<'_>) -> impl Iterator<Item = Timestamp> {
-    let own = view.pod.task.as_ref().filter(|task| !task.deletes()).map(|task| task.id());
+    let own = view.pod.task.as_ref().filter(|task| !task.deletes()).map(PodTask::id);
     let answer = view.pod.answer.as_ref().filter(|answer| Some(&answer.id) == own.as_ref());
     let answer = answer.filter(|answer| !matches!(answer.phase, Phase::Refused | Phase::Cancelled));
     let available = view.pod.available_at(input.spec.min_ready).filter(|_| view.is_at(input.update_name()));

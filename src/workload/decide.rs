@@ -62,7 +62,7 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
 
     let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
     // A pause that a canary step has set does not hold the pods of an aborted update.
-    let paused = spec.update.paused && !(aborts && !before.steps.pauses.is_empty());
+    let paused = spec.update.paused && (!aborts || before.steps.pauses.is_empty());
     let survey = Survey::of(&input, step.held, paused);
     let scaling = match &spec.kind {
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
@@ -249,7 +249,7 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
     let mut update_failure = status::update_failure(input, survey, scaling, acts, step, no_hook);
     if aborts {
         let back = survey.old == 0 && reached(input, step.held);
-        update_failure = Some(abort::failure(before, input.update_name(), update_failure, back));
+        update_failure = Some(abort::failure(before, input.update_name(), update_failure.as_ref(), back));
     }
     let unexpanded = acts.claim_problem.clone();
     let unexpanded = unexpanded.map(|problem| UpdateFailure::new("ClaimNotExpanded", problem, false));
@@ -307,7 +307,7 @@ fn events(before: &Report, report: &Report) -> Vec<Event> {
     let message = stalled.map(|condition| condition.message.clone()).unwrap_or_default();
     let back = reason(report).as_deref() == Some(ABORTED) && reason(before).as_deref() != Some(ABORTED);
     let late = late.then(|| Event::warning(EXCEEDED, message.clone()));
-    let back = back.then(|| Event { reason: ABORTED, message, warning: false });
+    let back = back.then_some(Event { reason: ABORTED, message, warning: false });
     late.into_iter().chain(back).collect()
 }
 

@@ -120,8 +120,8 @@ pub struct Update {
     pub fallback: bool,
     /// How many failed pods stop an update, if given.
     pub threshold: Option<Amount>,
-    /// True when pods go back to the stable revision if failed pods or the progress deadline stop the update.
-    pub aborts: bool,
+    /// What happens when failed pods or the progress deadline stop the update.
+    pub on_failure: UpdateFailurePolicy,
     /// True when failed updates are to be retried.
     pub retry: bool,
 }
@@ -315,7 +315,7 @@ impl<'a> About<'a> {
             max_unavailable: amount(&strategy.max_unavailable, Amount::Percent(25)),
             max_surge: amount(&strategy.max_surge, Amount::Count(0)),
             paused: strategy.paused,
-            aborts: strategy.on_failure == UpdateFailurePolicy::Abort,
+            on_failure: strategy.on_failure,
             grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
             prefetch: strategy.in_place_update_strategy.prefetch,
             order: strategy.in_place_update_strategy.policy,

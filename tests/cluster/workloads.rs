@@ -1,6 +1,7 @@
 //! `GameDeployment` and `GameStatefulSet` end to end: the controller and an agent with their shipped rights, and
 //! real pods.
 
+mod aborted;
 mod canary;
 mod owned_claims;
 mod prefetch;
@@ -54,6 +55,7 @@ fn workloads_are_brought_about() {
     let rest: [(_, Part); 4] = [
         ("canary steps", canary::canary_steps_hold_the_rollout_until_they_are_passed),
         ("a hook afterwards", canary::a_hook_afterwards_takes_the_image_back_until_it_passes),
+        ("an abort", aborted::a_failed_update_takes_the_pods_back_in_place),
         ("claims", canary::claims_stay_and_are_found_again),
         ("an image ahead of its update", prefetch::the_image_arrives_while_a_hook_runs),
     ];

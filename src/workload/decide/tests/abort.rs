@@ -43,9 +43,9 @@ fn failed(old: &Draft) -> (Draft, Sight) {
     (new, sight)
 }
 
-fn events(decision: &Decision) -> Vec<&str> {
-    let reported = |action| match action {
-        &Action::Report(ref event) => Some(event.reason),
+fn events(decision: &Decision) -> Vec<&'static str> {
+    let reported = |action: &Action| match action {
+        Action::Report(event) => Some(event.reason),
         _ => None,
     };
     decision.actions.iter().filter_map(reported).collect()
