@@ -55,7 +55,7 @@ pub struct GameStatefulSetSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volume_claim_templates: Vec<ClaimTemplate>,
     /// Whether the claims of `volumeClaimTemplates` are deleted with the set, or with a pod that a scale-in removes. As in
-    /// a StatefulSet. Absent: they are never deleted.
+    /// a `StatefulSet`. Absent: they are never deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim_retention_policy: Option<ClaimRetention>,
     /// Whether pods are created, deleted and updated one after the other.

@@ -224,7 +224,7 @@ pub fn template_problems(old: &[ClaimTemplate], new: &[ClaimTemplate]) -> Vec<St
             _ if storage(old) == storage(new) => {}
             (Some(old), Some(new)) if new >= old => {}
             (Some(_), Some(_)) => {
-                problems.push(format!("{field}: cannot become smaller: volumes do not shrink"))
+                problems.push(format!("{field}: cannot become smaller: volumes do not shrink"));
             }
             _ => problems.push(format!("{field}: is not a quantity, or was none")),
         }

@@ -158,14 +158,14 @@ fn without_restart(template: &PodTemplate, map: &str, key: &str, swapped: &[Stri
     if items.any(|item| reads(item, true)) {
         message.push_str("; the kubelet updates the downward API volume that shows it");
     }
-    if !names.is_empty() {
-        let names = names.join(", ");
-        message.push_str(&format!(
-            "; container {names} has it in its environment and sees the old value until the kubelet starts it again: use \
-             inplace restart with --engine stop"
-        ));
+    if names.is_empty() {
+        return message;
     }
-    message
+    let names = names.join(", ");
+    format!(
+        "{message}; container {names} has it in its environment and sees the old value until the kubelet starts it again: \
+         use inplace restart with --engine stop"
+    )
 }
 
 #[cfg(test)]

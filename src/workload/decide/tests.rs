@@ -17,6 +17,7 @@ use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight
 use crate::workload::hooks::{HookType, Run};
 
 mod abort;
+mod batches;
 mod claims;
 mod deadline;
 mod disruptions;
@@ -164,4 +165,15 @@ fn in_place() -> Draft {
 
 fn sight_revision(draft: &Draft, sight: &Sight) -> String {
     crate::workload::revision::find("web", &draft.spec().template, &sight.seen().history, 0).revision.name
+}
+
+fn two_containers() -> Draft {
+    in_place().with(
+        "/template/spec/containers",
+        json!([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}]),
+    )
+}
+
+fn other_image(draft: &Draft, container: usize, image: &str) -> Draft {
+    draft.clone().with(&format!("/template/spec/containers/{container}/image"), json!(image))
 }
