@@ -52,7 +52,7 @@ fn workloads_are_brought_about() {
     });
     let published = &published_server(&cluster.node().ip);
     parts.run("hooks", || hooks_hold_pods_until_they_let_them_pass(cluster, published));
-    let rest: [(_, Part); 4] = [
+    let rest: [(_, Part); 5] = [
         ("canary steps", canary::canary_steps_hold_the_rollout_until_they_are_passed),
         ("a hook afterwards", canary::a_hook_afterwards_takes_the_image_back_until_it_passes),
         ("an abort", aborted::a_failed_update_takes_the_pods_back_in_place),
