@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::podtask::pod::ordinal;
-use crate::podtask::selector;
 use crate::workload::revision;
 use crate::workload::spec::{Kind, WorkloadSpec};
 
@@ -35,7 +34,7 @@ pub enum PodOwnership {
 
 /// Decides for one pod in the workload's namespace.
 pub fn ownership(spec: &WorkloadSpec, pod: Candidate<'_>) -> PodOwnership {
-    let matches = selector::matches(&spec.selector, pod.labels) && is_named_like_one(spec, pod.name);
+    let matches = spec.selects(pod.labels) && is_named_like_one(spec, pod.name);
     match pod.controller {
         Some(uid) if uid == spec.uid && matches => PodOwnership::Own,
         // A pod that is being deleted counts until it is gone; a workload that is being deleted keeps its pods.
@@ -49,7 +48,7 @@ pub fn ownership(spec: &WorkloadSpec, pod: Candidate<'_>) -> PodOwnership {
 /// True when the workload becomes the controller of a revision without one: the revision was created for a workload
 /// of this name and has the labels of its pods. Pods that were orphaned together with the revision then stay at it.
 pub fn adopts_revision(spec: &WorkloadSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
-    !spec.deleting && revision::is_named_for(&spec.name, name) && selector::matches(&spec.selector, labels)
+    !spec.deleting && revision::is_named_for(&spec.name, name) && spec.selects(labels)
 }
 
 /// Pods with ordinals are identified by their names.

@@ -18,6 +18,7 @@ use crate::api::priority::PriorityKey;
 use crate::api::workload::{Canary, ContainerOrder, HookStrategy, UpdateFailurePolicy, WorkloadHook};
 use crate::api::workload_key;
 use crate::podtask::amount::{Amount, Bounds};
+use crate::podtask::selector::Matcher;
 
 /// The spec of a workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,8 @@ pub struct WorkloadSpec {
     pub replicas: usize,
     /// The selector of its pods.
     pub selector: LabelSelector,
+    /// The same, converted once; `None` if it selects no pod.
+    matcher: Option<Matcher>,
     /// The template of its pods.
     pub template: PodTemplate,
     /// How long a pod must be Ready before it is available.
@@ -175,6 +178,11 @@ impl WorkloadSpec {
         About::of(&object.metadata).spec(Kind::StatefulSet(set), same(spec.clone()))
     }
 
+    /// True when the selector of the workload matches these labels.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.matcher.as_ref().is_some_and(|matcher| matcher.matches(labels))
+    }
+
     /// The fields of a `GameStatefulSet`, if it is one.
     pub fn stateful(&self) -> Option<&StatefulSet> {
         match &self.kind {
@@ -289,6 +297,7 @@ impl<'a> About<'a> {
             generation: self.metadata.generation.unwrap_or_default(),
             deleting: self.metadata.deletion_timestamp.is_some(),
             replicas: count(spec.replicas),
+            matcher: Matcher::of(&spec.selector),
             selector: spec.selector,
             template: spec.template,
             min_ready: SignedDuration::from_secs(i64::from(spec.min_ready_seconds.max(0))),
