@@ -40,7 +40,7 @@ pub struct WorkloadSpec {
     /// The selector of its pods.
     pub selector: LabelSelector,
     /// The same, converted once; `None` if it selects no pod.
-    matcher: Option<Matcher>,
+    pub(crate) matcher: Option<Matcher>,
     /// The template of its pods.
     pub template: PodTemplate,
     /// How long a pod must be Ready before it is available.

@@ -13,21 +13,22 @@ use crate::api::status::{Phase, Step};
 use crate::api::workload_key;
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
-use crate::podtask::state::{Stage, TaskState};
-use crate::podtask::task::{PodTask, Purpose};
+use crate::podtask::state::TaskState;
+use crate::podtask::task::Purpose;
 use crate::podtask::write::PodPatch;
-use crate::workload::action::{Action, BudgetClaims, Why};
+use crate::workload::action::{Action, BudgetClaims};
 use crate::workload::claims::{Claim, Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
-use crate::workload::hooks::{self, HookTemplates, Run, TemplateState};
+use crate::workload::hooks::{HookTemplates, Run, TemplateState};
 use crate::workload::input::CachedObjects;
 use crate::workload::order::Nodes;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
-use crate::workload::spec::WorkloadSpec;
 
 use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE};
+
+mod checks;
 
 /// All objects of the simulated cluster.
 pub(super) struct World {
@@ -197,152 +198,9 @@ impl World {
         }
     }
 
-    /// The invariants of every decision.
-    fn check(&self, decision: &Decision) {
-        self.check_abort(decision);
-        let spec = self.draft.spec();
-        let bounds = spec.bounds();
-        let active: Vec<_> = self.pods.iter().filter(|pod| pod.is_active()).collect();
-        let available = |pod: &Pod| {
-            pod.phase == PodPhase::Running
-                && pod.ready_since.is_some_and(|since| since + spec.min_ready <= self.now)
-                && self.started.get(&pod.uid).is_none_or(|since| *since + spec.min_ready <= self.now)
-        };
-        let mut after: BTreeSet<&str> = active
-            .iter()
-            .filter(|pod| available(pod) && !self.is_busy(pod))
-            .map(|pod| pod.name.as_str())
-            .collect();
-        let mut tasks: BTreeSet<&str> =
-            active.iter().filter(|pod| self.is_updating(pod)).map(|pod| pod.name.as_str()).collect();
-        let before = after.len();
-        let tasks_before = tasks.len();
-        let (mut taken, mut scaled) = (0, 0);
-        for action in &decision.actions {
-            match action {
-                Action::DeletePod { pod, why: Why::Recreate } => {
-                    taken += usize::from(after.remove(pod.name.as_str()));
-                    self.check_gate(&spec, &pod.name);
-                }
-                Action::DeletePod { pod, why: Why::ScaleIn } => {
-                    self.check_gate(&spec, &pod.name);
-                    scaled += 1;
-                    let too_many = active.len() >= spec.replicas + scaled;
-                    let condemned = spec.stateful().is_some();
-                    assert!(too_many || condemned, "{} is deleted without need", pod.name);
-                }
-                Action::PatchPod { pod, patch, why, .. } => {
-                    if matches!(why, Why::InPlace | Why::HotPatch) {
-                        taken += usize::from(after.remove(pod.name.as_str()));
-                        let request = patch.annotations[annotation::REQUEST].as_deref();
-                        let request = Request::parse(request).unwrap().unwrap();
-                        assert_eq!(i64::from(request.min_ready_seconds), spec.min_ready.as_secs());
-                        if *why == Why::InPlace {
-                            self.check_gate(&spec, &pod.name);
-                        }
-                        tasks.insert(&pod.name);
-                    }
-                    if let Some(Some(task)) = patch.annotations.get(workload_key::TASK) {
-                        let task: PodTask = serde_json::from_str(task).unwrap();
-                        let live = matches!(task.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
-                        if live && task.purpose != Purpose::ScaleIn {
-                            tasks.insert(&pod.name);
-                        } else {
-                            tasks.remove(pod.name.as_str());
-                        }
-                    }
-                }
-                _ => {}
-            }
-        }
-        let floor = spec.replicas.saturating_sub(bounds.unavailable);
-        let leaving = decision.deleted().len();
-        assert!(
-            taken == 0 || after.len() + leaving >= floor.min(before),
-            "{} of {before} serve, {floor} must: {:#?}",
-            after.len(),
-            decision.actions
-        );
-        let limit = (bounds.unavailable + active.len().saturating_sub(spec.replicas)).max(1);
-        assert!(
-            tasks.len() <= limit.max(tasks_before),
-            "{} turns, {limit} are allowed: {:#?}",
-            tasks.len(),
-            decision.actions
-        );
-        let names = decision.created();
-        assert!(
-            names.iter().all(|name| self.pods.iter().all(|pod| pod.name != **name)),
-            "a name twice: {names:?}"
-        );
-        let most = spec.replicas + bounds.surge;
-        // In a set, a pod is created although another one still has to leave.
-        assert!(
-            spec.stateful().is_some() || names.is_empty() || active.len() + names.len() <= most,
-            "more than {most}: {names:?}"
-        );
-    }
-
-    /// Each Ready pod that an update in place touches has a claim, and there are no more claims than disruptions
-    /// allowed.
-    fn check_claims(&self, decision: &Decision) {
-        let Some(least) = self.least else { return };
-        let mut claimed = 0;
-        for action in &decision.actions {
-            let Action::PatchPod { pod, why: Why::InPlace | Why::HotPatch, claims, .. } = action else {
-                continue;
-            };
-            let ready = self.pods.iter().any(|one| one.uid == pod.uid && one.is_ready());
-            let has = matches!(claims, BudgetClaims::Claim(_));
-            assert!(has || !ready, "{} is touched without a claim", pod.name);
-            claimed += usize::from(has);
-        }
-        let allowed = self.disruptions_allowed(least);
-        assert!(claimed <= allowed, "{claimed} claims, {allowed} allowed: {:#?}", decision.actions);
-    }
-
-    /// While an update is aborted, no pod is updated to its revision or created from it, and the abort is recorded
-    /// before a pod is touched.
-    fn check_abort(&self, decision: &Decision) {
-        let before = &self.report.aborted_revision;
-        let after = &decision.report.as_ref().unwrap().aborted_revision;
-        if after.is_empty() {
-            return;
-        }
-        let events = decision.actions.iter().all(|action| matches!(action, Action::Report(_)));
-        assert!(before == after || events, "the abort is not recorded first: {:#?}", decision.actions);
-        for action in &decision.actions {
-            match action {
-                Action::CreatePod { body, .. } => {
-                    let label = &body["metadata"]["labels"][workload_key::REVISION];
-                    assert_ne!(label, after.as_str(), "a pod is created from an aborted revision");
-                }
-                Action::PatchPod { patch, why: Why::InPlace | Why::HotPatch | Why::Chosen, .. } => {
-                    let task = patch.annotations[workload_key::TASK].as_ref().unwrap();
-                    let task: PodTask = serde_json::from_str(task).unwrap();
-                    assert_ne!(&task.target, after, "a pod is updated to an aborted revision");
-                }
-                _ => {}
-            }
-        }
-    }
-
     /// True while an update is aborted.
     pub(super) fn is_aborted(&self) -> bool {
         !self.report.aborted_revision.is_empty()
-    }
-
-    /// A running pod is touched only after its own hook has passed.
-    fn check_gate(&self, spec: &WorkloadSpec, name: &str) {
-        let pod = self.pods.iter().find(|pod| pod.name == name).unwrap();
-        if spec.hooks.pre_delete.is_none() || pod.phase != PodPhase::Running {
-            return;
-        }
-        let key = pod.task.as_ref().map(PodTask::key).unwrap_or_default();
-        let kind = pod.task.as_ref().and_then(|task| hooks::of(spec, task.purpose)).map(|(kind, _)| kind);
-        let own = |run: &&Run| run.pod_uid == pod.uid && run.key == key && Some(run.kind) == kind;
-        let passed = self.runs.iter().filter(own).any(Run::has_passed);
-        assert!(passed, "{name} is touched without its hook");
     }
 
     fn is_busy(&self, pod: &Pod) -> bool {
@@ -570,44 +428,6 @@ impl World {
     /// True while surge pods exist.
     pub(super) fn is_surging(&self) -> bool {
         self.pods.iter().any(|pod| pod.is_active() && pod.surge)
-    }
-
-    /// At least this many of the originals were not deleted.
-    pub(super) fn check_originals(&self, originals: &BTreeSet<String>, least: usize) {
-        let there = self.uids();
-        let gone: Vec<_> = originals.iter().filter(|uid| !there.contains(*uid)).collect();
-        assert!(
-            originals.len() - gone.len() >= least,
-            "original pods were deleted, {least} must stay: {gone:?}\n{:#?}\n{:#?}",
-            self.draft.spec,
-            self.pods
-        );
-    }
-
-    /// The workload is as its spec says.
-    pub(super) fn check_rest(&self) {
-        let spec = self.draft.spec();
-        let report = &self.report;
-        let what = || format!("{:#?}\n{:#?}\n{:#?}", self.draft.spec, self.pods, report.conditions);
-        assert_eq!(report.counts.total, spec.replicas, "{}", what());
-        assert_eq!(report.counts.available, spec.replicas, "{}", what());
-        let held = spec.update.partition.held_back(spec.replicas);
-        let at_least = spec.replicas.saturating_sub(held);
-        assert!(report.counts.updated >= at_least, "{} of {at_least}: {}", report.counts.updated, what());
-        let image = spec.template.image("app").unwrap();
-        let right = self.pods.iter().filter(|pod| pod.label == report.update_revision);
-        assert!(right.clone().all(|pod| pod.image("app") == Some(image)), "a label that lies: {}", what());
-        let old = self.pods.iter().filter(|pod| pod.label != report.update_revision);
-        for pod in old {
-            let own = self.revisions.iter().find(|revision| revision.name == pod.label).unwrap();
-            assert_eq!(pod.image("app"), own.template.image("app"), "{}", what());
-        }
-        assert!(self.runs.is_empty(), "hooks are left: {:#?} {}", self.runs, what());
-        let decision = self.decision();
-        let quiet = decision.actions.iter().all(|action| matches!(action, Action::ClearRetry));
-        assert!(quiet, "not at rest: {:#?}", decision.actions);
-        assert!(self.pods.iter().all(|pod| !pod.leaving), "{}", what());
-        assert!(self.pods.iter().all(|pod| pod.prefetch.is_none()), "{}", what());
     }
 }
 
