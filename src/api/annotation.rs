@@ -7,8 +7,8 @@
 pub const REQUEST: &str = "inplace.dev/request";
 /// Annotation on a Pod, written only by the agent: the status of the last request.
 pub const STATUS: &str = "inplace.dev/status";
-/// Annotation on a Pod: images that a later request needs, separated by commas. The agent pulls them when it has nothing else
-/// to pull.
+/// Annotation on a Pod, written by people and programs: images that a later request needs, separated by commas. The agent
+/// pulls them when it has nothing else to pull.
 pub const PREFETCH: &str = "inplace.dev/prefetch";
 /// Condition type of a Pod: the readiness gate, and the condition that the agent sets.
 pub const GATE: &str = "InPlaceUpdateReady";
@@ -21,6 +21,8 @@ pub const GATE_FAILED: &str = "InPlaceFailed";
 
 /// Annotation on a Pod, written by the controller: the task of an `InPlaceRollout` on the pod, in progress or ended.
 pub const ROLLOUT: &str = "inplace.dev/rollout";
+/// Annotation on a Pod, written by the controller: the same as [`PREFETCH`], for the request of an `InPlaceRollout`.
+pub const ROLLOUT_PREFETCH: &str = "inplace.dev/rollout-prefetch";
 /// Label on a Pod while the task of an `InPlaceRollout` on it is in progress: the uid of the rollout.
 pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";
 /// Annotation on a workload: `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`, the objects whose changes restart containers.

@@ -92,7 +92,8 @@ pub struct ScaleStrategy {
     /// Names of pods that are deleted before all others. They are replaced if `replicas` still requires them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods_to_delete: Vec<String>,
-    /// How many new pods may be starting at the same time; a number or a percentage of `replicas`.
+    /// How many new pods may be starting at the same time, replacements included; a number or a percentage of
+    /// `replicas`, at least one.
     #[serde(default = "everything")]
     #[schemars(extend("nullable" = false))]
     pub create_batch: IntOrString,
@@ -121,7 +122,7 @@ pub struct UpdateStrategy {
     /// True if no further updates are started. Scaling continues.
     #[serde(default)]
     pub paused: bool,
-    /// What happens when failed pods or the progress deadline stop an update.
+    /// What happens when too many pods failed or the progress deadline is exceeded.
     #[serde(default)]
     pub on_failure: UpdateFailurePolicy,
     /// How a pod is updated in place.

@@ -133,7 +133,8 @@ pub enum ClaimPolicy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StatefulScaleStrategy {
-    /// How many new pods may be starting at the same time under `Parallel`; a number or a percentage of `replicas`.
+    /// How many new pods may be starting at the same time under `Parallel`, replacements included; a number or a
+    /// percentage of `replicas`, at least one.
     #[serde(default = "everything")]
     #[schemars(extend("nullable" = false))]
     pub create_batch: IntOrString,
@@ -151,7 +152,7 @@ pub struct StatefulUpdateStrategy {
     /// True if no further updates are started. Scaling continues.
     #[serde(default)]
     pub paused: bool,
-    /// What happens when failed pods or the progress deadline stop an update.
+    /// What happens when too many pods failed or the progress deadline is exceeded.
     #[serde(default)]
     pub on_failure: UpdateFailurePolicy,
     /// How a pod is updated in place.

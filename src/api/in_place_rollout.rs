@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::priority::PriorityKey;
 use crate::api::request::{DEADLINE_SECONDS, Drain, OnFailure, READY_TIMEOUT_SECONDS, RequestedEngine};
 use crate::api::serde_default::is_default;
-use crate::api::workload::{Condition, WorkloadHook, nothing, quarter};
+use crate::api::workload::{Condition, WorkloadHook, nothing, quarter, yes};
 /// A restart or swap that is done once in every pod of a target. Only `maxUnavailable`, `partition`, `paused`,
 /// `failureThreshold`, `deadlineSeconds`, `progressDeadlineSeconds` and `ttlSecondsAfterFinished` can be changed later;
 /// for any other change create a new rollout.
@@ -69,6 +69,9 @@ pub struct InPlaceRolloutSpec {
     /// owner creates has the template's image again.
     #[serde(default)]
     pub allow_template_drift: bool,
+    /// True to pull the images of a swap on the nodes of pods that wait for their turn.
+    #[serde(default = "yes")]
+    pub prefetch: bool,
     /// Seconds until the rollout must have ended, paused or not. Absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]

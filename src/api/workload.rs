@@ -32,10 +32,10 @@ pub struct WorkloadHook {
     pub args: Vec<Argument>,
 }
 
-/// What happens when failed pods or the progress deadline stop an update.
+/// What happens when too many pods failed or the progress deadline is exceeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum UpdateFailurePolicy {
-    /// No further pods are updated, and the pods stay as they are.
+    /// The pods stay as they are. After too many failures no further pods are updated; the deadline is only reported.
     #[default]
     Pause,
     /// All pods go back to `status.stableRevision`, within the same budget and with the same hooks: in place, or by
@@ -69,7 +69,7 @@ impl Default for InPlaceUpdateStrategy {
 /// The order of the containers inside one pod. All of them follow the order of the template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ContainerOrder {
-    /// No container waits for another one.
+    /// The same as `OrderedUpdated`: the agent updates one container after the other.
     #[default]
     DisOrdered,
     /// A container is updated when the previous one is Ready.

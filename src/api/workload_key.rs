@@ -11,6 +11,9 @@ pub const INSTANCE: &str = "tkex.bkbcs.tencent.com/gamedeployment-instance-id";
 /// Label on pods of a `GameDeployment`, `true`: the pod was created beyond `replicas` for an update (`maxSurge`). It is
 /// deleted when the update is over, or it replaces a pod that is gone and loses the label.
 pub const SURGE: &str = "inplace.dev/surge";
+/// Annotation on pods, written by the controller: images that the pod's update needs, separated by commas. The agent pulls
+/// them when it has nothing else to pull.
+pub const PREFETCH: &str = "inplace.dev/update-prefetch";
 /// Label on pods of a `GameStatefulSet`: the name of the pod.
 pub const SET_POD_NAME: &str = "gamestatefulset.kubernetes.io/pod-name";
 /// Label on pods of a `GameStatefulSet`: the ordinal of the pod.

@@ -62,7 +62,7 @@ pub struct Pod {
     pub task: Option<PodTask>,
     /// The id of the request on the pod, the controller's own or another client's.
     pub request: Option<String>,
-    /// The images that the agent is to pull in advance, as the annotation names them.
+    /// The images that the agent is to pull in advance for an update of the workload, as the annotation names them.
     pub prefetch: Option<String>,
     /// The status that the agent reports.
     pub answer: Option<Status>,
@@ -145,7 +145,7 @@ impl Pod {
                 .and_then(workload_key::task)
                 .and_then(|text| serde_json::from_str(text).ok()),
             request: request.map(|request| request.id),
-            prefetch: annotation(annotation::PREFETCH).map(str::to_owned),
+            prefetch: annotation(workload_key::PREFETCH).map(str::to_owned),
             answer: annotation(annotation::STATUS).and_then(|text| serde_json::from_str(text).ok()),
             name,
         }

@@ -1,5 +1,5 @@
-//! Decides which pods name the images that later requests need (annotation `inplace.dev/prefetch`), so that their agents
-//! pull them in advance. Writes nothing.
+//! Decides which pods name the images that later requests need in an annotation, so that their agents pull them in
+//! advance. Writes nothing.
 //!
 //! One pod per node is enough, because all pods of a node share its images. No pod names images on a node where another
 //! pod has its request already: the agent pulls there, or has pulled.
@@ -16,6 +16,8 @@ const MAX_NODES: usize = 64;
 pub struct Waiting<'a> {
     /// The pod.
     pub pod: &'a Pod,
+    /// The images that its annotation names.
+    pub named: Option<&'a str>,
     /// The images that the pod does not run yet.
     pub images: BTreeSet<String>,
 }
@@ -26,7 +28,7 @@ pub fn choose<'a>(waiting: &[Waiting<'a>], served: &BTreeSet<&str>) -> BTreeMap<
     let mut nodes = served.clone();
     let mut chosen = BTreeMap::new();
     let text = |waiting: &Waiting<'_>| waiting.images.iter().cloned().collect::<Vec<_>>().join(",");
-    let has = |waiting: &&Waiting<'_>| waiting.pod.prefetch.as_deref() == Some(text(waiting).as_str());
+    let has = |waiting: &&Waiting<'_>| waiting.named == Some(text(waiting).as_str());
     // A pod keeps its annotation: the order may change with each reconcile, and each change is a write.
     let (kept, others): (Vec<_>, Vec<_>) = waiting.iter().partition(has);
     for waiting in kept.into_iter().chain(others) {
@@ -52,7 +54,8 @@ mod tests {
 
     fn waiting<'a>(pods: &'a [Pod], images: &[&str]) -> Vec<Waiting<'a>> {
         let images: BTreeSet<_> = images.iter().map(|&image| image.to_owned()).collect();
-        pods.iter().map(|pod| Waiting { pod, images: images.clone() }).collect()
+        let named = |pod: &'a Pod| pod.prefetch.as_deref();
+        pods.iter().map(|pod| Waiting { pod, named: named(pod), images: images.clone() }).collect()
     }
 
     #[test]

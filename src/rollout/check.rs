@@ -143,6 +143,7 @@ fn changed(old: &InPlaceRolloutSpec, new: &InPlaceRolloutSpec) -> Vec<String> {
     [
         ("target", old.target == new.target),
         ("containers", old.containers == new.containers),
+        ("prefetch", old.prefetch == new.prefetch),
         ("allowTemplateDrift", old.allow_template_drift == new.allow_template_drift),
         ("priority", old.priority == new.priority),
         ("pod", old.pod == new.pod),

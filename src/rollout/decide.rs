@@ -16,6 +16,7 @@ use crate::rollout::check;
 use crate::rollout::desired::Rollout;
 use crate::rollout::order;
 use crate::rollout::pod::Pod;
+use crate::rollout::prefetch;
 use crate::rollout::reach::ReadyAgents;
 use crate::rollout::record::PodRecord;
 use crate::rollout::report;
@@ -80,6 +81,8 @@ pub struct Write {
 pub enum What {
     /// Write the request. Before that, claim at these budgets.
     Begin(Vec<String>),
+    /// Change which images the agent is to pull in advance.
+    Prefetch,
     /// Withdraw the request.
     Recall,
     /// Record the end. Before that, remove the entries at these budgets.
@@ -91,7 +94,7 @@ impl Write {
     pub fn claims(&self) -> bool {
         match &self.what {
             What::Begin(claims) | What::End(_, claims) => !claims.is_empty(),
-            What::Recall => false,
+            What::Recall | What::Prefetch => false,
         }
     }
 }
@@ -209,12 +212,15 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
         planner.renew(view, &input.allowance);
         planner.wake(view);
     }
-    if stop_reason.is_none() && !rollout.spec.paused {
+    let may_begin = stop_reason.is_none() && !rollout.spec.paused;
+    if may_begin {
         planner.waits.missing = missing;
         planner.begin(&views, bounds.budget(&views, missing), &mut input.allowance);
     }
     let Planner { mut decision, waits, .. } = planner;
     let begun = decision.writes.iter().filter(|write| matches!(write.what, What::Begin(_))).count();
+    let remaining = if may_begin { bounds.remaining(&views).saturating_sub(begun) } else { 0 };
+    prefetch::add(rollout, &views, remaining, &mut decision.writes);
     status.busy += i32::try_from(begun).unwrap_or(0);
     report::phase(rollout, &mut status, &views, bounds, stop_reason.as_ref(), &waits, now);
     let deadline = stop_reason::deadline(rollout, started).filter(|_| stop_reason.is_none());

@@ -27,6 +27,7 @@ pub mod desired;
 mod order;
 pub mod orphan;
 pub mod pod;
+mod prefetch;
 pub mod reach;
 pub mod record;
 mod report;

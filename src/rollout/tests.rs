@@ -14,6 +14,7 @@ use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
 use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected};
 
 mod places;
+mod prefetch;
 
 fn reconcile(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();

@@ -79,6 +79,7 @@ fn run(dice: &mut Dice) {
                     }
                 }
                 What::End(..) => drop(entries.remove(&write.pod.name)),
+                What::Prefetch => {}
                 What::Recall => assert!(progress.iter().any(|one| one.failed), "taken back for nothing"),
             }
             apply(&mut pods[index], write);

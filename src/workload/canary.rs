@@ -141,11 +141,21 @@ impl Now<'_> {
         {
             return;
         }
-        if let Some(pause) = &step.pause {
+        // A person who continued after a failed hook also ends a pause without a duration.
+        let continued = self.is_paused_by(PauseReason::PausedByStepBasedHook) && !self.input.paused;
+        let pause = step.pause.as_ref().filter(|pause| !continued || pause.duration.is_some());
+        if let Some(pause) = pause {
             let span = pause.duration.map(|seconds| SignedDuration::from_secs(i64::from(seconds.max(0))));
+            if continued {
+                return self.pause_instead_of_hook(span);
+            }
             if matches!(self.pause(PauseReason::PausedByCanaryPauseStep, span), Part::Waits) {
                 return;
             }
+        }
+        if self.input.paused && !self.next.steps.pauses.is_empty() {
+            // A person approved the failed hook: its pause is over, too.
+            self.next.actions.push(Action::SetPaused(false));
         }
         self.next.steps.index = Some(self.index + 1);
         self.next.steps.pauses.clear();
@@ -156,6 +166,10 @@ impl Now<'_> {
     }
 
     fn hook(&mut self, hook: &crate::api::workload::WorkloadHook) -> Part {
+        if self.is_paused_by(PauseReason::PausedByCanaryPauseStep) {
+            // The pause of a step begins when its hook is over.
+            return Part::Over;
+        }
         let key = self.key();
         let spec = hooks::canary_run(hook, self.input.update, self.index, &key);
         self.next.steps.canary.current_step_hook_run.clone_from(&spec.name);
@@ -165,15 +179,7 @@ impl Now<'_> {
             Some(run) if run.has_failed() => self.pause_after(&spec.name),
             Some(_) => Part::Waits,
             // The user who continued in spite of a failure may have deleted the run.
-            None if self
-                .next
-                .steps
-                .pauses
-                .iter()
-                .any(|pause| pause.reason == PauseReason::PausedByStepBasedHook) =>
-            {
-                self.pause_after(&spec.name)
-            }
+            None if self.is_paused_by(PauseReason::PausedByStepBasedHook) => self.pause_after(&spec.name),
             None => {
                 let template = &hook.template_name;
                 match self.input.templates.get(template) {
@@ -192,6 +198,19 @@ impl Now<'_> {
                 Part::Waits
             }
         }
+    }
+
+    /// Begins the pause of the step in place of the one after its failed hook.
+    fn pause_instead_of_hook(&mut self, span: Option<SignedDuration>) {
+        let start_time = whole_seconds(self.input.now);
+        let reason = PauseReason::PausedByCanaryPauseStep;
+        self.next.steps.pauses = vec![PauseCondition { reason, start_time }];
+        self.next.actions.push(Action::SetPaused(true));
+        self.next.requeue_at = span.map(|span| later(start_time, span));
+    }
+
+    fn is_paused_by(&self, reason: PauseReason) -> bool {
+        self.next.steps.pauses.iter().any(|pause| pause.reason == reason)
     }
 
     /// Pauses because the hook `run` of the step did not succeed.

@@ -26,10 +26,13 @@ pub struct Deadline {
     pub requeue_at: Option<Timestamp>,
 }
 
-/// Time counts only while an update is to continue: not while it is complete or paused, or the rest is left to a
-/// person.
+/// Time counts only while an update is to continue: not while it is complete or paused, a `PodDisruptionBudget` does not
+/// allow it, or the rest is left to a person.
 fn counts(reason: &str) -> bool {
-    !matches!(reason, "" | "Complete" | "Paused" | "OnDelete" | "PartitionReached" | "Aborted")
+    !matches!(
+        reason,
+        "" | "Complete" | "Paused" | "OnDelete" | "PartitionReached" | "PodDisruptionBudget" | "Aborted"
+    )
 }
 
 /// The deadline of the update to `revision`, whose state is `reason`.

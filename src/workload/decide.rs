@@ -63,7 +63,7 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
     // A pause that a canary step has set does not hold the pods of an aborted update.
     let paused = spec.update.paused && (!aborts || before.steps.pauses.is_empty());
-    let survey = Survey::of(&input, step.held, paused);
+    let survey = Survey::of(&input, step.held, paused, !before.steps.pauses.is_empty());
     let scaling = match &spec.kind {
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
         Kind::StatefulSet(set) => stateful::decide(&input, set, &survey),

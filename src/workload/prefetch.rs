@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::api::annotation;
+use crate::api::{annotation, workload_key};
 use crate::podtask::prefetch::{Waiting, choose};
 use crate::podtask::state::TaskState;
 use crate::podtask::task::Purpose;
@@ -41,8 +41,10 @@ pub fn add(
             let targets = request::targets(view, &input.update.template, &input.revisions);
             targets.into_iter().filter_map(|target| target.image).collect()
         };
-        let waiting: Vec<_> =
-            waiting.into_iter().map(|view| Waiting { pod: view.pod, images: images(view) }).collect();
+        let waiting: Vec<_> = waiting
+            .into_iter()
+            .map(|view| Waiting { pod: view.pod, named: view.pod.prefetch.as_deref(), images: images(view) })
+            .collect();
         let served = input.views.iter().filter(serves);
         choose(&waiting, &served.filter_map(|view| view.pod.node.as_deref()).collect())
     } else {
@@ -55,7 +57,7 @@ pub fn add(
         (text != view.pod.prefetch).then_some((view, text))
     });
     for (view, text) in changes {
-        let change = (annotation::PREFETCH.to_owned(), text);
+        let change = (workload_key::PREFETCH.to_owned(), text);
         match written.get(view.pod.name.as_str()) {
             Some(Written::Deletion) => {}
             Some(Written::Request | Written::Patch) => merge(actions, &view.pod.name, change),

@@ -210,6 +210,6 @@ impl Survey<'_> {
         if self.way == UpdateType::OnDelete {
             return false;
         }
-        self.paused || matches!(self.partition, Held::All) || old < self.held
+        self.creates_old || matches!(self.partition, Held::All) || old < self.held
     }
 }

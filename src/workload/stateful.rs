@@ -143,6 +143,6 @@ fn revision<'a>(
         return input.update_name();
     }
     let first = threshold(input.spec, survey.partition);
-    let held = survey.paused || first.is_none_or(|first| ordinal < first);
+    let held = survey.creates_old || first.is_none_or(|first| ordinal < first);
     if held { input.current_name() } else { input.update_name() }
 }

@@ -51,6 +51,9 @@ pub struct Survey<'a> {
     pub stopped: bool,
     /// True when the user or a canary step has paused the update.
     pub paused: bool,
+    /// True when new pods get the old revision whatever the partition says: the user has paused the update, or too many
+    /// pods failed to get to the newest revision.
+    pub creates_old: bool,
     /// The update type of the spec.
     pub way: UpdateType,
     /// Why a pod cannot be updated, if so.
@@ -60,8 +63,9 @@ pub struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    /// Surveys all pods that count.
-    pub fn of(input: &ReconcileInput<'a>, partition: Held, paused: bool) -> Self {
+    /// Surveys all pods that count. `by_step`: a canary step has paused the update, and its partition applies to new
+    /// pods.
+    pub fn of(input: &ReconcileInput<'a>, partition: Held, paused: bool, by_step: bool) -> Self {
         let mut changes = BTreeMap::new();
         let routes: BTreeMap<_, _> = input
             .views
@@ -88,6 +92,7 @@ impl<'a> Survey<'a> {
             failed,
             stopped,
             paused,
+            creates_old: (paused && !by_step) || stopped,
             way: input.spec.update.way,
             blocked: None,
             no_budget: None,

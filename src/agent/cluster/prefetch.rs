@@ -1,5 +1,4 @@
-//! Pulls the images that the annotation `inplace.dev/prefetch` of the node's pods names: one at a time, and only while no
-//! operation pulls.
+//! Pulls the images that annotations of the node's pods name: one at a time, and only while no operation pulls.
 //!
 //! Must not delay an operation, and must not report to the API server: a prefetch that fails is only logged and counted,
 //! because the request that needs the image pulls it again and reports.
@@ -14,16 +13,18 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::annotation;
 use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
+use crate::api::{annotation, workload_key};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::node::Node;
 use crate::node::prefetch::{Prefetched, prefetch};
 use crate::process::backoff::Backoff;
 
-/// Images that one pod may name; others are ignored.
+/// The annotations: each writer has its own.
+const KEYS: [&str; 3] = [annotation::PREFETCH, annotation::ROLLOUT_PREFETCH, workload_key::PREFETCH];
+/// Images that one annotation may name; others are ignored.
 const MAX_IMAGES: usize = 8;
 /// Attempts at one image. After that the image is left to its request.
 const MAX_ATTEMPTS: u32 = 3;
@@ -152,7 +153,7 @@ impl Prefetches {
 fn named(pods: &[std::sync::Arc<Pod>]) -> BTreeMap<String, PodRef> {
     let mut named = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod.is_deleting() && !pod.is_finished()) {
-        for reference in pod.annotation(annotation::PREFETCH).map(references).unwrap_or_default() {
+        for reference in KEYS.iter().filter_map(|key| pod.annotation(key)).flat_map(references) {
             named.entry(reference).or_insert_with(|| pod.reference());
         }
     }

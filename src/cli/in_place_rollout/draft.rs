@@ -88,6 +88,7 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
         priority: Vec::new(),
         paused: flags.paused,
         failure_threshold: share(&flags.failure_threshold, IntOrString::Int(1)),
+        prefetch: true,
         allow_template_drift: flags.allow_template_drift,
         deadline_seconds: flags.rollout_deadline.map(|Seconds(seconds)| whole(seconds)),
         progress_deadline_seconds: None,

@@ -105,7 +105,7 @@ impl<'a> Applier<'a> {
                 self.claims.release(claims, pod).await?;
                 patch(self.context, self.key, self.pods, write).await
             }
-            What::Recall => patch(self.context, self.key, self.pods, write).await,
+            What::Recall | What::Prefetch => patch(self.context, self.key, self.pods, write).await,
         }
     }
 

@@ -173,6 +173,42 @@ fn a_hook_that_fails_pauses_until_the_user_goes_on() {
 }
 
 #[test]
+fn a_step_with_a_hook_that_failed_and_a_pause_is_passed() {
+    for (pause, waits) in [(json!({}), false), (json!({"duration": 60}), true)] {
+        let mut rollout =
+            rollout(&json!([{"hook": {"templateName": "test"}, "pause": pause.clone()}, {"partition": 5}]));
+        rollout.decide();
+        rollout.decide();
+        rollout.runs[0].phase = HookPhase::Failed;
+        rollout.decide();
+        rollout.decide();
+        assert!(rollout.paused);
+        rollout.paused = false;
+        assert_eq!((rollout.index(), rollout.paused), (usize::from(!waits), waits), "{pause}");
+        if waits {
+            assert_eq!(rollout.index(), 0, "the pause of the step is not over");
+            assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByCanaryPauseStep);
+            rollout.now += 61;
+            rollout.decide();
+            assert_eq!((rollout.index(), rollout.paused), (1, false));
+        }
+    }
+}
+
+#[test]
+fn the_pause_after_a_failed_hook_ends_when_the_hook_is_approved() {
+    let mut rollout = rollout(&json!([{"hook": {"templateName": "test"}}, {"partition": 5}]));
+    rollout.decide();
+    rollout.decide();
+    rollout.runs[0].phase = HookPhase::Failed;
+    rollout.decide();
+    rollout.decide();
+    assert!(rollout.paused);
+    rollout.runs[0].approved = true;
+    assert_eq!((rollout.index(), rollout.paused), (1, false));
+}
+
+#[test]
 fn another_template_or_other_steps_begin_anew_and_end_an_own_pause() {
     let mut rollout = rollout(&json!([{"partition": 8}, {"pause": {}}]));
     rollout.reached = Some(8);

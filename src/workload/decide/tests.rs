@@ -25,6 +25,7 @@ mod failed_hooks;
 mod faults;
 mod foreign;
 mod health;
+mod new_pods;
 mod prefetch;
 mod priority;
 mod scale;
@@ -102,7 +103,7 @@ fn write(pod: &mut Pod, patch: &crate::podtask::write::PodPatch) {
         match key.as_str() {
             workload_key::TASK => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
             workload_key::LEAVING => pod.leaving = value.is_some(),
-            annotation::PREFETCH => pod.prefetch.clone_from(value),
+            workload_key::PREFETCH => pod.prefetch.clone_from(value),
             annotation::REQUEST => {
                 pod.request = Request::parse(value.as_deref()).unwrap().map(|request| request.id);
             }

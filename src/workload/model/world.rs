@@ -440,7 +440,7 @@ fn patch_pod(pod: &mut Pod, patch: &PodPatch, wanted: &mut BTreeMap<String, Requ
         match key.as_str() {
             workload_key::TASK => pod.task = value.as_ref().map(|text| serde_json::from_str(text).unwrap()),
             workload_key::LEAVING => pod.leaving = value.is_some(),
-            annotation::PREFETCH => pod.prefetch.clone_from(value),
+            workload_key::PREFETCH => pod.prefetch.clone_from(value),
             annotation::REQUEST => {
                 let request = Request::parse(value.as_deref()).unwrap();
                 pod.request = request.as_ref().map(|request| request.id.clone());

@@ -14,7 +14,10 @@ mod runtime;
 mod slow_start;
 mod tested_pod;
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use crate::{
     agent::{Agent, Setup},
@@ -34,13 +37,23 @@ struct CrashFixture {
     holds: Holds,
     monitor: ContainerMonitor,
     cluster: Lease,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl CrashFixture {
     fn open() -> Self {
+        // One cluster at a time, even if the previous test panicked: their limits leave no room for a second one on two
+        // cores.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let cluster = Cluster::leased();
         let node = cluster.node();
-        Self { holds: Holds::below(&node.dir), monitor: ContainerMonitor::of(&node.endpoint), cluster }
+        Self {
+            holds: Holds::below(&node.dir),
+            monitor: ContainerMonitor::of(&node.endpoint),
+            cluster,
+            _alone: alone,
+        }
     }
 
     /// Starts an agent with fault points. It is ready when this returns.

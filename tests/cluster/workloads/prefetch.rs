@@ -48,7 +48,7 @@ pub(super) fn the_image_arrives_while_a_hook_runs(cluster: &Cluster, published: 
     let annotation =
         |pod: &Value, name: &str| pod["metadata"]["annotations"][format!("inplace.dev/{name}")].clone();
     for (name, pod) in &fixture.pods() {
-        assert_eq!(annotation(pod, "prefetch"), image.as_str(), "{pod:#}");
+        assert_eq!(annotation(pod, "update-prefetch"), image.as_str(), "{pod:#}");
         assert_eq!(pod["status"]["containerStatuses"], before[name]["status"]["containerStatuses"]);
         assert_eq!(annotation(pod, "request"), Value::Null);
     }
@@ -60,7 +60,7 @@ pub(super) fn the_image_arrives_while_a_hook_runs(cluster: &Cluster, published: 
     fixture.until("it is updated", |status| is_complete(status, 1));
     for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
-        assert_eq!(annotation(pod, "prefetch"), Value::Null, "{pod:#}");
+        assert_eq!(annotation(pod, "update-prefetch"), Value::Null, "{pod:#}");
     }
     fixture.delete();
 }

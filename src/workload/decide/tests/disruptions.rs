@@ -71,6 +71,22 @@ fn an_update_in_place_waits_for_a_budget_and_claims_what_it_allows() {
 }
 
 #[test]
+fn the_wait_for_a_budget_is_no_time_of_the_progress_deadline() {
+    let draft = in_place().with("/progressDeadlineSeconds", json!(100));
+    let draft = draft.with("/updateStrategy/onFailure", json!("Abort"));
+    let mut sight = three(&draft);
+    step(&mut sight, &draft);
+    let update = draft.image("app:2");
+    sight.disruptions = allowing(0, &[]);
+    for _ in 0..3 {
+        let waits = step(&mut sight, &update);
+        assert_eq!(progress(&waits).1, "PodDisruptionBudget");
+        assert_eq!(waits.report.unwrap().aborted_revision, "", "no pod has failed");
+        sight.now += jiff::SignedDuration::from_secs(200);
+    }
+}
+
+#[test]
 fn an_entry_is_renewed_while_the_update_runs_and_removed_at_its_end() {
     let draft = in_place();
     let mut sight = three(&draft);
