@@ -266,8 +266,7 @@ impl<'a> Planner<'_, 'a> {
             Purpose::InPlace => Why::InPlace,
             Purpose::HotPatch => Why::HotPatch,
         };
-        if task.purpose == Purpose::ScaleIn && !self.hand_over_claims(view.pod, true) {
-            // The pod is deleted once it owns its claims: they are deleted with it.
+        if task.deletes() && !self.may_lose_claims(view.pod, task.purpose == Purpose::ScaleIn) {
             return;
         }
         if task.deletes() {
@@ -384,7 +383,7 @@ impl<'a> Planner<'_, 'a> {
                 Clear::LostNode => Why::LostNode,
             };
             if let Some(pod) = self.input.by_name.get(name).copied() {
-                if scaling.condemned.contains(name) && !self.hand_over_claims(pod, true) {
+                if !self.may_lose_claims(pod, scaling.condemned.contains(name)) {
                     continue;
                 }
                 self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(pod), why });
