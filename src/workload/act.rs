@@ -314,6 +314,14 @@ impl<'a> Planner<'_, 'a> {
         let change = from.zip(to).map(|(from, to)| Change::between(from, to)).unwrap_or_default();
         let mut patch = PodPatch { labels: change.labels, annotations: change.annotations };
         patch.labels.insert(workload_key::REVISION.to_owned(), Some(target.to_owned()));
+        if let Some(update) = view.pod.foreign.as_ref().filter(|update| !update.unwritten.is_empty()) {
+            // No image is left to write, because the pod has those of `target`. Nobody waits for the others any more.
+            patch.annotations.insert(workload_key::UPDATE_GRACE.to_owned(), None);
+            if update.restarting.is_empty() {
+                // It names containers that will never run another image: the gate could not be opened.
+                patch.annotations.insert(workload_key::UPDATE_STATE.to_owned(), None);
+            }
+        }
         patch
     }
 
