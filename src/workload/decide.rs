@@ -82,7 +82,9 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
         acts: &acts,
     };
     let Reported { report, deadline, failure } = report(&input, before, &decided);
-    let late = deadline.exceeded;
+    // Where something else stops the update, such as a failed hook, its pods wait unchanged and the deadline decides
+    // nothing.
+    let late = failure.as_ref().is_some_and(|failure| failure.reason == EXCEEDED);
     if !aborts && abort::begins(spec, &before.steps, &found.revision.name, stable, failure.as_ref(), late) {
         let cause =
             failure.map_or_else(|| "the update does not progress".to_owned(), |failure| failure.message);

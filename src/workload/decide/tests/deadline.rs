@@ -128,3 +128,44 @@ fn without_a_deadline_an_update_is_never_late() {
     assert_ne!(progressing(&decision), EXCEEDED);
     assert!(decision.requeue_at.is_none_or(|at| at > sight.now));
 }
+
+#[test]
+fn a_hook_that_is_run_again_after_a_failure_has_its_whole_time() {
+    let hook = json!({"hook": {"templateName": "test"}});
+    let old = limited(&in_place()).with("/preInplaceUpdateStrategy", hook);
+    let (new, mut sight) = begun(&old);
+    wait(&mut sight, 10);
+    hooks_end(&mut sight, HookPhase::Failed);
+    assert_eq!(progressing(&step(&mut sight, &new)), "HookFailed");
+    // A person needs longer than the deadline to fix the hook.
+    wait(&mut sight, 5000);
+    assert_eq!(progressing(&step(&mut sight, &new)), "HookFailed");
+    let retry = new.clone().with("/preInplaceUpdateStrategy/retry", json!(true));
+    step(&mut sight, &retry);
+    wait(&mut sight, 1);
+    let decision = step(&mut sight, &new);
+    assert_eq!((progressing(&decision).as_str(), decision.asked().len()), ("Updating", 1), "{decision:#?}");
+    wait(&mut sight, 99);
+    assert_eq!(progressing(&step(&mut sight, &new)), "Updating");
+    wait(&mut sight, 1);
+    assert_eq!(progressing(&step(&mut sight, &new)), EXCEEDED, "the hook that runs is limited as before");
+}
+
+#[test]
+fn an_update_that_a_person_made_possible_is_not_late_at_once() {
+    let old = limited(&in_place()).with("/updateStrategy/maxUnavailable", json!(0));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &old);
+    step(&mut sight, &new);
+    wait(&mut sight, 5000);
+    assert_eq!(progressing(&step(&mut sight, &new)), "NoBudget");
+    // The pods wait for something else now.
+    sight.disruptions = crate::podtask::disruption::DisruptionAllowance::unreadable();
+    let possible = limited(&new);
+    assert_eq!(progressing(&step(&mut sight, &possible)), "PodDisruptionBudget");
+    wait(&mut sight, 99);
+    assert_eq!(progressing(&step(&mut sight, &possible)), "PodDisruptionBudget");
+    wait(&mut sight, 1);
+    assert_eq!(progressing(&step(&mut sight, &possible)), EXCEEDED);
+}
