@@ -63,7 +63,9 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
     // A pause that a canary step has set does not hold the pods of an aborted update.
     let paused = spec.update.paused && (!aborts || before.steps.pauses.is_empty());
-    let survey = Survey::of(&input, step.held, paused);
+    let mut survey = Survey::of(&input, step.held, paused);
+    // Without the stable revision there is nothing to go back to, and no pod may get the aborted one.
+    survey.stopped |= aborts && update.name == found.revision.name;
     let scaling = match &spec.kind {
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
         Kind::StatefulSet(set) => stateful::decide(&input, set, &survey),
