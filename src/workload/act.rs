@@ -391,7 +391,7 @@ impl<'a> Planner<'_, 'a> {
                 Clear::LostNode => Why::LostNode,
             };
             if let Some(pod) = self.input.by_name.get(name).copied() {
-                if !self.may_lose_claims(pod, scaling.condemned.contains(name)) {
+                if !self.may_lose_claims(pod, self.takes_claims(pod, scaling)) {
                     continue;
                 }
                 self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(pod), why });

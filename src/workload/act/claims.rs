@@ -15,13 +15,17 @@ impl Planner<'_, '_> {
     pub(super) fn own_claims(&mut self, scaling: &Scaling<'_>) {
         for pod in self.input.pods {
             if !self.owned.contains(&pod.name) {
-                let condemned = pod.is_deleting() && scaling.condemned.contains(pod.name.as_str());
-                // Another client may have deleted the pod before its hook has saved what is in the claim. A pod whose
-                // hook has passed owns its claims before it is deleted.
-                let gated = self.input.spec.hooks.pre_delete.is_some();
-                self.hand_over_claims(pod, condemned && (!gated || self.owns_claim(pod)));
+                self.hand_over_claims(pod, pod.is_deleting() && self.takes_claims(pod, scaling));
             }
         }
+    }
+
+    /// True when the claims of the pod are deleted with it, because a scale-in removes it. Another client may have
+    /// deleted the pod before its hook has saved what is in the claims; a pod whose hook has passed owns its claims
+    /// before it is deleted.
+    pub(super) fn takes_claims(&self, pod: &Pod, scaling: &Scaling<'_>) -> bool {
+        let gated = pod.is_deleting() && self.input.spec.hooks.pre_delete.is_some();
+        scaling.condemned.contains(pod.name.as_str()) && (!gated || self.owns_claim(pod))
     }
 
     /// True when the pod can be deleted as far as its claims are concerned: once it owns them if it is `scaled_in`, so

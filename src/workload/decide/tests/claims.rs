@@ -168,6 +168,11 @@ fn a_pod_that_another_client_deletes_before_its_hook_has_passed_leaves_its_claim
         step(&mut evicted, &fewer);
         assert_eq!(owners(&evicted, 2), ["uid-web"], "the hook has not saved its data");
     }
+    // The same if its node is lost, and it is deleted by force.
+    let lost = fewer.clone().with("/template/metadata/annotations", json!({workload_key::NODE_LOST: "true"}));
+    evicted.nodes.insert("node".to_owned(), crate::workload::order::Node::default());
+    assert_eq!(step(&mut evicted, &lost).deleted(), ["web-2"]);
+    assert_eq!(owners(&evicted, 2), ["uid-web"]);
     // A pod whose hook has passed keeps its claim to the end.
     let mut passed = three(&whole);
     step(&mut passed, &whole);
