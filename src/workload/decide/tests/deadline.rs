@@ -121,6 +121,26 @@ fn a_workload_that_was_complete_is_never_late() {
 }
 
 #[test]
+fn a_healthy_update_whose_pods_have_to_stay_ready_for_long_is_never_late() {
+    let old = limited(&in_place()).with("/minReadySeconds", json!(99));
+    assert!(crate::workload::check::deployment(None, &old.object()).is_empty());
+    let (new, mut sight) = begun(&old);
+    for _ in 0..3 {
+        wait(&mut sight, 1);
+        let ordered = |pod: &Pod| pod.task.as_ref().is_some_and(|task| task.stage == Stage::Ordered);
+        for pod in sight.pods.iter_mut().filter(|pod| ordered(pod)) {
+            pod.ready_since = Some(sight.now);
+        }
+        agents_succeed(&mut sight, "app:2");
+        for _ in 0..99 {
+            let decision = step(&mut sight, &new);
+            assert!(matches!(progressing(&decision).as_str(), "Updating" | "Complete"), "{decision:#?}");
+            wait(&mut sight, 1);
+        }
+    }
+}
+
+#[test]
 fn without_a_deadline_an_update_is_never_late() {
     let (new, mut sight) = begun(&in_place().with("/updateStrategy/maxUnavailable", json!(1)));
     wait(&mut sight, 100_000);
