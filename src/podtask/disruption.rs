@@ -217,14 +217,16 @@ impl DisruptionAllowance {
 
     /// The budgets among `claims` whose entry for `pod` is to be renewed now, and when the next renewal is due.
     pub fn due(&self, pod: &Pod, claims: &[String], now: Timestamp) -> (Vec<String>, Option<Timestamp>) {
-        let (mut due, mut next) = (Vec::new(), None);
+        let (mut due, mut next) = (Vec::new(), None::<Timestamp>);
         let claimed = |one: &&Remaining| claims.contains(&one.budget.metadata.name);
         for Remaining { budget, .. } in self.budgets.iter().filter(claimed) {
             let entry = budget.status.disrupted_pods.get(&pod.name);
-            match entry.map(|at| later(*at, RENEW)).filter(|at| *at > now) {
-                Some(at) => next = Some(next.map_or(at, |next: Timestamp| next.min(at))),
-                None => due.push(budget.metadata.name.clone()),
-            }
+            // An entry that is renewed now is due again after the same time, also if nothing changes until then.
+            let at = entry.map(|at| later(*at, RENEW)).filter(|at| *at > now).unwrap_or_else(|| {
+                due.push(budget.metadata.name.clone());
+                later(now, RENEW)
+            });
+            next = Some(next.map_or(at, |next| next.min(at)));
         }
         (due, next)
     }

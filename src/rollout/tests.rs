@@ -262,8 +262,11 @@ fn a_claim_is_written_anew_before_it_lapses() {
     let fresh = reconcile(&json!({}), &[one.clone()], &[claimed.clone()], 30);
     assert_eq!((fresh.renewals.len(), fresh.requeue_at), (0, Some(at(61))));
     say(&mut one, "Running", Some("PreHook"));
-    let due = reconcile(&json!({}), &[one], &[claimed], 61);
+    let due = reconcile(&json!({}), &[one.clone()], &[claimed.clone()], 61);
     assert_eq!(due.renewals, [("pdb".to_owned(), "web-0".to_owned())]);
+    claimed.status.disrupted_pods = [("web-0".to_owned(), at(121))].into();
+    let again = reconcile(&json!({}), &[one], &[claimed], 181);
+    assert_eq!((again.renewals.len(), again.requeue_at), (1, Some(at(241))), "also if nothing changes");
 }
 
 #[test]

@@ -109,6 +109,14 @@ pub fn step(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>) -
 /// What `UpdateFailed` says during an abort. `failure`: what prevents the way back; `back`: all pods are back.
 pub fn failure(before: &Report, stable: &str, failure: Option<&UpdateFailure>, back: bool) -> UpdateFailure {
     let revision = &before.aborted_revision;
+    if stable == revision && !back {
+        let message = format!(
+            "the update to revision {revision} is aborted, and revision {} does not exist any more: change the template, \
+             or set the annotation inplace.dev/retry",
+            before.stable_revision
+        );
+        return UpdateFailure::new(ABORT_FAILED, message, true);
+    }
     if let Some(failure) = failure.filter(|failure| failure.stops && !back) {
         // A hook that failed is run again when its `retry` is set, and a missing template may come.
         if matches!(failure.reason, "HookFailed" | "HookTemplate") {

@@ -266,8 +266,7 @@ impl<'a> Planner<'_, 'a> {
             Purpose::InPlace => Why::InPlace,
             Purpose::HotPatch => Why::HotPatch,
         };
-        if task.purpose == Purpose::ScaleIn && !self.hand_over_claims(view.pod, true) {
-            // The pod is deleted once it owns its claims: they are deleted with it.
+        if task.deletes() && !self.may_lose_claims(view.pod, task.purpose == Purpose::ScaleIn) {
             return;
         }
         if task.deletes() {
@@ -315,6 +314,14 @@ impl<'a> Planner<'_, 'a> {
         let change = from.zip(to).map(|(from, to)| Change::between(from, to)).unwrap_or_default();
         let mut patch = PodPatch { labels: change.labels, annotations: change.annotations };
         patch.labels.insert(workload_key::REVISION.to_owned(), Some(target.to_owned()));
+        if let Some(update) = view.pod.foreign.as_ref().filter(|update| !update.unwritten.is_empty()) {
+            // No image is left to write, because the pod has those of `target`. Nobody waits for the others any more.
+            patch.annotations.insert(workload_key::UPDATE_GRACE.to_owned(), None);
+            if update.restarting.is_empty() {
+                // It names containers that will never run another image: the gate could not be opened.
+                patch.annotations.insert(workload_key::UPDATE_STATE.to_owned(), None);
+            }
+        }
         patch
     }
 
@@ -384,7 +391,7 @@ impl<'a> Planner<'_, 'a> {
                 Clear::LostNode => Why::LostNode,
             };
             if let Some(pod) = self.input.by_name.get(name).copied() {
-                if scaling.condemned.contains(name) && !self.hand_over_claims(pod, true) {
+                if !self.may_lose_claims(pod, self.takes_claims(pod, scaling)) {
                     continue;
                 }
                 self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(pod), why });

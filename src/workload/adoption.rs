@@ -86,7 +86,8 @@ mod tests {
         assert_eq!(of(&spec, "x", "db", Some(&own), true), PodOwnership::Own, "it counts until it is gone");
         assert_eq!(of(&spec, "x", "web", Some("other"), false), PodOwnership::Leave);
         assert_eq!(of(&spec, "x", "db", None, false), PodOwnership::Leave);
-        let leaving = WorkloadSpec { deleting: true, ..spec };
+        let mut leaving = spec.clone();
+        leaving.deleting = true;
         assert_eq!(of(&leaving, "x", "web", None, false), PodOwnership::Leave);
     }
 
@@ -107,6 +108,8 @@ mod tests {
         for other in ["web", "web-", "web-db-5d7", "db-5d7", "webs-5d7"] {
             assert!(!adopts_revision(&spec, other, &labels("web")), "{other}");
         }
-        assert!(!adopts_revision(&WorkloadSpec { deleting: true, ..spec }, &own, &labels("web")));
+        let mut leaving = spec.clone();
+        leaving.deleting = true;
+        assert!(!adopts_revision(&leaving, &own, &labels("web")));
     }
 }

@@ -30,6 +30,7 @@ pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<Str
     problems.priority(&update.priority);
     let desired = WorkloadSpec::of_deployment(new);
     problems.0.extend(desired.budget_problem());
+    problems.0.extend(desired.deadline_problem());
     if let Some(old) = old {
         problems.unchanged("spec.selector", old.spec.selector == spec.selector);
         problems.change(&WorkloadSpec::of_deployment(old), &desired);
@@ -70,6 +71,7 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
     }
     let desired = WorkloadSpec::of_stateful_set(new);
     problems.0.extend(desired.budget_problem());
+    problems.0.extend(desired.deadline_problem());
     if let Some(old) = old {
         let before = &old.spec;
         problems.unchanged("spec.selector", before.selector == spec.selector);
@@ -226,6 +228,31 @@ mod tests {
             problems[0].starts_with("spec.updateStrategy.rollingUpdate.maxUnavailable: "),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn a_progress_deadline_that_every_update_exceeds_is_refused() {
+        let limited = fixtures::deployment()
+            .with("/progressDeadlineSeconds", json!(100))
+            .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 1}));
+        assert!(deployment(None, &limited.object()).is_empty());
+        let ready = limited.clone().with("/minReadySeconds", json!(100));
+        let problems = deployment(None, &ready.object());
+        assert!(
+            problems[0]
+                .starts_with("spec.progressDeadlineSeconds: must be greater than minReadySeconds (100 s)")
+        );
+        assert!(deployment(None, &ready.with("/minReadySeconds", json!(99)).object()).is_empty());
+        let grace = limited
+            .with("/minReadySeconds", json!(50))
+            .with("/updateStrategy/inPlaceUpdateStrategy", json!({"gracePeriodSeconds": 60}));
+        assert!(deployment(None, &grace.object())[0].contains("(110 s)"));
+        let rolling = grace.with("/updateStrategy/type", json!("RollingUpdate"));
+        assert!(deployment(None, &rolling.object()).is_empty());
+        let set = fixtures::stateful_set()
+            .with("/progressDeadlineSeconds", json!(5))
+            .with("/minReadySeconds", json!(5));
+        assert_eq!(stateful_set(None, &set.set_object()).len(), 1);
     }
 
     #[test]

@@ -48,7 +48,10 @@ pub fn of(
     let last_reason = last.map_or("", |condition| condition.reason.as_str());
     let known = last.and_then(|condition| condition.last_update_time.or(condition.last_transition_time));
     let same = before.update_revision == revision && !input.spec.update.retry;
+    let stopped = last.is_some_and(|last| last.status == "False" && last.reason != EXCEEDED);
     let last_progress = match known.filter(|_| same) {
+        // What stopped the update is over, because a person has acted. What is done now has its whole time.
+        Some(_) if stopped && reason != last_reason => now,
         // The state is the same as before, or is only reported as exceeded.
         Some(known) if counts(reason) && counts(last_reason) => {
             let acted = actions.iter().any(|action| progresses(input, action)).then_some(now);

@@ -63,7 +63,11 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
     // A pause that a canary step has set does not hold the pods of an aborted update.
     let paused = spec.update.paused && (!aborts || before.steps.pauses.is_empty());
-    let survey = Survey::of(&input, step.held, paused, !before.steps.pauses.is_empty());
+    let mut survey = Survey::of(&input, step.held, paused, !before.steps.pauses.is_empty());
+    // Without the stable revision there is nothing to go back to, and no pod may get the aborted one.
+    let lost = aborts && update.name == found.revision.name;
+    survey.stopped |= lost;
+    survey.creates_old |= lost;
     let scaling = match &spec.kind {
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
         Kind::StatefulSet(set) => stateful::decide(&input, set, &survey),
@@ -82,7 +86,9 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
         acts: &acts,
     };
     let Reported { report, deadline, failure } = report(&input, before, &decided);
-    let late = deadline.exceeded;
+    // Where something else stops the update, such as a failed hook, its pods wait unchanged and the deadline decides
+    // nothing.
+    let late = failure.as_ref().is_some_and(|failure| failure.reason == EXCEEDED);
     if !aborts && abort::begins(spec, &before.steps, &found.revision.name, stable, failure.as_ref(), late) {
         let cause =
             failure.map_or_else(|| "the update does not progress".to_owned(), |failure| failure.message);

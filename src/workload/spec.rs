@@ -228,6 +228,25 @@ impl WorkloadSpec {
         Some(format!("spec.updateStrategy.{fields}maxUnavailable: {why}"))
     }
 
+    /// Why the progress deadline would stop an update in which nothing is wrong, if so: between two steps of a pod may be
+    /// the whole grace period and `minReadySeconds`.
+    pub fn deadline_problem(&self) -> Option<String> {
+        let deadline = self.progress_deadline?;
+        let drains = self.update.way == UpdateType::InplaceUpdate && self.gate;
+        let grace = SignedDuration::from_secs(if drains { self.update.grace.into() } else { 0 });
+        let (fields, least) = if grace.is_zero() {
+            ("minReadySeconds", self.min_ready)
+        } else {
+            ("minReadySeconds and inPlaceUpdateStrategy.gracePeriodSeconds together", self.min_ready + grace)
+        };
+        (deadline <= least).then(|| {
+            format!(
+                "spec.progressDeadlineSeconds: must be greater than {fields} ({} s), or every update exceeds it",
+                least.as_secs()
+            )
+        })
+    }
+
     /// How many failed pods stop an update; by default as many as may be unavailable, and at least one.
     pub fn threshold(&self) -> usize {
         let of_budget = self.bounds().unavailable;

@@ -15,12 +15,34 @@ impl Planner<'_, '_> {
     pub(super) fn own_claims(&mut self, scaling: &Scaling<'_>) {
         for pod in self.input.pods {
             if !self.owned.contains(&pod.name) {
-                self.hand_over_claims(
-                    pod,
-                    pod.is_deleting() && scaling.condemned.contains(pod.name.as_str()),
-                );
+                self.hand_over_claims(pod, pod.is_deleting() && self.takes_claims(pod, scaling));
             }
         }
+    }
+
+    /// True when the claims of the pod are deleted with it, because a scale-in removes it. Another client may have
+    /// deleted the pod before its hook has saved what is in the claims; a pod whose hook has passed owns its claims
+    /// before it is deleted.
+    pub(super) fn takes_claims(&self, pod: &Pod, scaling: &Scaling<'_>) -> bool {
+        let gated = pod.is_deleting() && self.input.spec.hooks.pre_delete.is_some();
+        scaling.condemned.contains(pod.name.as_str()) && (!gated || self.owns_claim(pod))
+    }
+
+    /// True when the pod can be deleted as far as its claims are concerned: once it owns them if it is `scaled_in`, so
+    /// that they are deleted with it, and otherwise once it does not, as after a scale-in that was taken back.
+    pub(super) fn may_lose_claims(&mut self, pod: &Pod, scaled_in: bool) -> bool {
+        self.hand_over_claims(pod, scaled_in) || !(scaled_in || self.owns_claim(pod))
+    }
+
+    /// True when the pod owns a claim of the set.
+    fn owns_claim(&self, pod: &Pod) -> bool {
+        let owns = |claim: &Claim| claim.owners.iter().any(|owner| owner.uid == pod.uid);
+        let input = self.input;
+        let Some((set, ordinal)) = input.spec.stateful().zip(pod.ordinal(&input.spec.name)) else {
+            return false;
+        };
+        let names = new_pod::claims(input.spec, set, &ordinal.to_string());
+        names.iter().any(|(name, _)| input.claims.get(name).is_some_and(owns))
     }
 
     /// Gives the claims of `pod` the owners that the policy asks for. True when they have them.

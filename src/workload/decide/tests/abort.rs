@@ -5,6 +5,7 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::workload::report::Report;
+use crate::workload::revision::Revision;
 
 fn aborting() -> Draft {
     in_place()
@@ -219,4 +220,101 @@ fn the_steps_of_an_aborted_update_begin_again_after_a_retry() {
     let retry = new.annotated(workload_key::RETRY, "true");
     step(&mut sight, &retry);
     assert_eq!(sight.before.steps.index, Some(0));
+}
+
+#[test]
+fn the_failed_hook_of_a_canary_step_begins_no_abort_however_long_it_waits() {
+    let steps = json!([{"partition": 3}, {"hook": {"templateName": "test"}}, {"partition": 0}]);
+    let old = aborting()
+        .with("/updateStrategy/canary", json!({"steps": steps}))
+        .with("/progressDeadlineSeconds", json!(60));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&FIVE, &old.revision());
+    for _ in 0..3 {
+        step(&mut sight, &old);
+    }
+    for _ in 0..8 {
+        step(&mut sight, &new);
+        agents_succeed(&mut sight, "app:2");
+    }
+    hooks_end(&mut sight, HookPhase::Failed);
+    step(&mut sight, &new);
+    let paused = new.clone().with("/updateStrategy/paused", json!(true));
+    for _ in 0..3 {
+        wait(&mut sight, 100);
+        let decision = step(&mut sight, &paused);
+        assert!(events(&decision).is_empty(), "{decision:#?}");
+        assert_eq!(condition(&decision, "Progressing").1, "HookFailed");
+    }
+    assert_eq!(sight.before.aborted_revision, "");
+}
+
+#[test]
+fn an_abort_whose_stable_revision_is_gone_moves_no_pod_to_the_aborted_one() {
+    for way in ["RollingUpdate", "InplaceUpdate"] {
+        let old = aborting().with("/updateStrategy/type", json!(way));
+        let (new, mut sight) = failed(&aborting());
+        let new = new.with("/updateStrategy/type", json!(way));
+        step(&mut sight, &new.clone().with("/updateStrategy/type", json!("InplaceUpdate")));
+        assert_eq!(sight.before.aborted_revision, sight.before.update_revision);
+        sight.pods.iter_mut().for_each(|pod| pod.task = None);
+        sight.revisions.retain(|revision| revision.name != old.revision().name);
+        for _ in 0..3 {
+            let decision = step(&mut sight, &new);
+            assert!(decision.deleted().is_empty() && decision.requested().is_empty(), "{way}: {decision:#?}");
+            assert_eq!(condition(&decision, "UpdateFailed").1, "AbortFailed", "{way}");
+            assert_eq!(condition(&decision, "Stalled").0, "True", "{way}");
+        }
+    }
+}
+
+#[test]
+fn the_failed_hook_of_a_pod_begins_no_abort_however_long_it_waits() {
+    let old = aborting()
+        .with("/preInplaceUpdateStrategy", json!({"hook": {"templateName": "test"}}))
+        .with("/progressDeadlineSeconds", json!(60));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&FIVE, &old.revision());
+    step(&mut sight, &old);
+    step(&mut sight, &new);
+    hooks_end(&mut sight, HookPhase::Failed);
+    for _ in 0..3 {
+        let decision = step(&mut sight, &new);
+        assert!(events(&decision).is_empty(), "{decision:#?}");
+        assert_eq!(condition(&decision, "Progressing").1, "HookFailed");
+        wait(&mut sight, 100);
+    }
+    assert_eq!(sight.before.aborted_revision, "");
+}
+
+#[test]
+fn an_abort_with_surge_pods_ends_without_them() {
+    let old = aborting()
+        .with("/updateStrategy/maxUnavailable", json!(0))
+        .with("/updateStrategy/maxSurge", json!(1));
+    let stable = old.revision().name;
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&FIVE, &old.revision());
+    step(&mut sight, &old);
+    for _ in 0..3 {
+        let made: Vec<String> = step(&mut sight, &new).created().into_iter().map(str::to_owned).collect();
+        for name in made {
+            let mut surge = pod(&name, &Revision { number: 2, ..new.revision() });
+            surge.surge = true;
+            sight.pods.push(surge);
+        }
+    }
+    let asked = sight.pods.iter().find(|pod| pod.request.is_some()).map(|pod| pod.name.clone());
+    let failing = sight.pod(&asked.unwrap());
+    failing.answer = Some(answer(failing.request.as_ref().unwrap(), Phase::RolledBack, Some(Step::Verify)));
+    for _ in 0..10 {
+        wait(&mut sight, 1);
+        step(&mut sight, &new);
+        agents_succeed(&mut sight, "app:1");
+    }
+    let decision = step(&mut sight, &new);
+    assert!(decision.actions.is_empty(), "{decision:#?}");
+    assert_eq!(condition(&decision, "Progressing").1, "Aborted");
+    assert_eq!(sight.pods.len(), 5);
+    assert!(sight.pods.iter().all(|pod| pod.label == stable && !pod.surge), "{:#?}", sight.pods);
 }

@@ -125,3 +125,61 @@ fn a_larger_storage_request_reaches_the_claims_or_the_condition_says_why_not() {
     step(&mut sight, &draft("Retain"));
     assert_eq!(storage(&sight), "2Gi", "it never shrinks");
 }
+
+/// A set of three with a scale-in that has given the claim of web-2 to its pod, and has not deleted the pod yet.
+fn handed_over(whole: &Draft) -> Sight {
+    let mut sight = three(whole);
+    step(&mut sight, whole);
+    assert!(step(&mut sight, &whole.clone().with("/replicas", json!(2))).deleted().is_empty());
+    assert_eq!(owners(&sight, 2), ["uid-web-2"]);
+    sight
+}
+
+#[test]
+fn a_pod_that_stays_in_the_set_is_deleted_only_when_it_does_not_own_its_claim() {
+    let whole = draft("Delete").with("/updateStrategy", json!({"type": "RollingUpdate"}));
+    // The scale-in is taken back together with an update, which recreates the pod.
+    let mut updated = handed_over(&whole);
+    let decision = step(&mut updated, &whole.clone().image("app:2"));
+    assert!(!decision.deleted().contains(&"web-2"), "{:?}", decision.actions);
+    assert_eq!(owners(&updated, 2), ["uid-web"]);
+    assert!(step(&mut updated, &whole.clone().image("app:2")).deleted().contains(&"web-2"));
+    // Or the pod has ended, and another one of its name is created.
+    let mut ended = handed_over(&whole);
+    ended.pod("web-2").phase = PodPhase::Failed;
+    let decision = step(&mut ended, &whole);
+    assert!(decision.deleted().is_empty(), "{:?}", decision.actions);
+    assert_eq!(owners(&ended, 2), ["uid-web"]);
+    assert_eq!(step(&mut ended, &whole).deleted(), ["web-2"]);
+}
+
+#[test]
+fn a_pod_that_another_client_deletes_before_its_hook_has_passed_leaves_its_claim() {
+    let hook = json!({"hook": {"templateName": "test"}});
+    let whole = draft("Delete").with("/preDeleteUpdateStrategy", hook);
+    let fewer = whole.clone().with("/replicas", json!(2));
+    let mut evicted = three(&whole);
+    step(&mut evicted, &whole);
+    step(&mut evicted, &fewer);
+    hooks_end(&mut evicted, HookPhase::Failed);
+    step(&mut evicted, &fewer);
+    evicted.pod("web-2").deletion = Some(evicted.now);
+    for _ in 0..3 {
+        step(&mut evicted, &fewer);
+        assert_eq!(owners(&evicted, 2), ["uid-web"], "the hook has not saved its data");
+    }
+    // The same if its node is lost, and it is deleted by force.
+    let lost = fewer.clone().with("/template/metadata/annotations", json!({workload_key::NODE_LOST: "true"}));
+    evicted.nodes.insert("node".to_owned(), crate::workload::order::Node::default());
+    assert_eq!(step(&mut evicted, &lost).deleted(), ["web-2"]);
+    assert_eq!(owners(&evicted, 2), ["uid-web"]);
+    // A pod whose hook has passed keeps its claim to the end.
+    let mut passed = three(&whole);
+    step(&mut passed, &whole);
+    step(&mut passed, &fewer);
+    hooks_end(&mut passed, HookPhase::Successful);
+    step(&mut passed, &fewer);
+    passed.pod("web-2").deletion = Some(passed.now);
+    step(&mut passed, &fewer);
+    assert_eq!(owners(&passed, 2), ["uid-web-2"]);
+}

@@ -121,10 +121,71 @@ fn a_workload_that_was_complete_is_never_late() {
 }
 
 #[test]
+fn a_healthy_update_whose_pods_have_to_stay_ready_for_long_is_never_late() {
+    let old = limited(&in_place()).with("/minReadySeconds", json!(99));
+    assert!(crate::workload::check::deployment(None, &old.object()).is_empty());
+    let (new, mut sight) = begun(&old);
+    for _ in 0..3 {
+        wait(&mut sight, 1);
+        let ordered = |pod: &Pod| pod.task.as_ref().is_some_and(|task| task.stage == Stage::Ordered);
+        for pod in sight.pods.iter_mut().filter(|pod| ordered(pod)) {
+            pod.ready_since = Some(sight.now);
+        }
+        agents_succeed(&mut sight, "app:2");
+        for _ in 0..99 {
+            let decision = step(&mut sight, &new);
+            assert!(matches!(progressing(&decision).as_str(), "Updating" | "Complete"), "{decision:#?}");
+            wait(&mut sight, 1);
+        }
+    }
+}
+
+#[test]
 fn without_a_deadline_an_update_is_never_late() {
     let (new, mut sight) = begun(&in_place().with("/updateStrategy/maxUnavailable", json!(1)));
     wait(&mut sight, 100_000);
     let decision = step(&mut sight, &new);
     assert_ne!(progressing(&decision), EXCEEDED);
     assert!(decision.requeue_at.is_none_or(|at| at > sight.now));
+}
+
+#[test]
+fn a_hook_that_is_run_again_after_a_failure_has_its_whole_time() {
+    let hook = json!({"hook": {"templateName": "test"}});
+    let old = limited(&in_place()).with("/preInplaceUpdateStrategy", hook);
+    let (new, mut sight) = begun(&old);
+    wait(&mut sight, 10);
+    hooks_end(&mut sight, HookPhase::Failed);
+    assert_eq!(progressing(&step(&mut sight, &new)), "HookFailed");
+    // A person needs longer than the deadline to fix the hook.
+    wait(&mut sight, 5000);
+    assert_eq!(progressing(&step(&mut sight, &new)), "HookFailed");
+    let retry = new.clone().with("/preInplaceUpdateStrategy/retry", json!(true));
+    step(&mut sight, &retry);
+    wait(&mut sight, 1);
+    let decision = step(&mut sight, &new);
+    assert_eq!((progressing(&decision).as_str(), decision.asked().len()), ("Updating", 1), "{decision:#?}");
+    wait(&mut sight, 99);
+    assert_eq!(progressing(&step(&mut sight, &new)), "Updating");
+    wait(&mut sight, 1);
+    assert_eq!(progressing(&step(&mut sight, &new)), EXCEEDED, "the hook that runs is limited as before");
+}
+
+#[test]
+fn an_update_that_a_person_made_possible_is_not_late_at_once() {
+    let old = limited(&in_place()).with("/updateStrategy/maxUnavailable", json!(0));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &old);
+    step(&mut sight, &new);
+    wait(&mut sight, 5000);
+    assert_eq!(progressing(&step(&mut sight, &new)), "NoBudget");
+    // The pods wait for something else now.
+    sight.disruptions = crate::podtask::disruption::DisruptionAllowance::unreadable();
+    let possible = limited(&new);
+    assert_eq!(progressing(&step(&mut sight, &possible)), "PodDisruptionBudget");
+    wait(&mut sight, 99);
+    assert_eq!(progressing(&step(&mut sight, &possible)), "PodDisruptionBudget");
+    wait(&mut sight, 1);
+    assert_eq!(progressing(&step(&mut sight, &possible)), EXCEEDED);
 }

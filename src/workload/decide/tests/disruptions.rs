@@ -180,3 +180,21 @@ fn a_node_gets_no_more_requests_than_its_agent_carries_out_at_once() {
         assert_eq!(begun.iter().map(Vec::len).sum::<usize>(), 1);
     }
 }
+
+#[test]
+fn an_entry_that_is_renewed_is_renewed_again_without_an_event() {
+    let draft = in_place().with("/replicas", json!(1));
+    let mut sight = sight(&["web-a"], &draft.revision());
+    let draft = draft.image("app:2");
+    sight.disruptions = allowing(1, &[]);
+    let begins = sight.decide(&draft);
+    carry_out(&mut sight, &begins);
+    let id = sight.pod("web-a").task.as_ref().unwrap().id();
+    sight.pod("web-a").answer = Some(answer(&id, Phase::Running, Some(Step::Drain)));
+    // The pod drains for a long time: nothing changes about it.
+    for (entry, now) in [(0, 60), (60, 120), (120, 180)] {
+        sight.disruptions = allowing(0, &[("web-a", entry)]);
+        sight.now = at(now);
+        assert_eq!(sight.decide(&draft).requeue_at, Some(at(now + 60)), "an entry lapses after two minutes");
+    }
+}

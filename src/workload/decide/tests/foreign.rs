@@ -106,3 +106,48 @@ fn a_new_template_waits_for_the_update_that_is_under_way_but_not_for_one_that_is
     sight.pod("web-a").foreign = None;
     assert!(sight.decide(&draft).requested().contains(&"web-a"));
 }
+
+#[test]
+fn an_undo_of_an_update_whose_images_were_not_written_ends_and_opens_the_gate() {
+    let (draft, mut sight) = taken_over(update(&["app"], &[]), "InplaceUpdate");
+    for pod in &mut sight.pods {
+        pod.images = vec![("app".to_owned(), "app:1".to_owned())];
+    }
+    let undone = draft.image("app:1");
+    let decision = sight.decide(&undone);
+    let patch = decision.actions.iter().find_map(|action| match action {
+        Action::PatchPod { pod, patch, .. } if pod.name == "web-a" => Some(patch),
+        _ => None,
+    });
+    let annotations = &patch.expect("the pod gets the label of its revision").annotations;
+    // Without these the pod counts as half updated for ever, and its gate stays closed.
+    for key in [workload_key::UPDATE_GRACE, workload_key::UPDATE_STATE] {
+        assert_eq!(annotations.get(key), Some(&None), "{key}");
+    }
+    assert!(decision.requested().is_empty());
+    carry_out(&mut sight, &decision);
+    sight.pod("web-a").foreign = Some(update(&[], &[]));
+    assert_eq!(gates(&sight.decide(&undone)), [("web-a", true)]);
+}
+
+#[test]
+fn an_annotation_about_another_image_is_removed_once_and_gives_no_endless_tasks() {
+    // Anybody who may write annotations on a pod can write it.
+    let mut bogus = update(&["app"], &[]);
+    bogus.gate_closed = false;
+    let (draft, mut sight) = taken_over(bogus, "InplaceUpdate");
+    let held = draft.with("/updateStrategy/partition", json!(3));
+    for _ in 0..4 {
+        let decision = step(&mut sight, &held);
+        let removes = |action: &Action| match action {
+            Action::PatchPod { patch, .. } => {
+                patch.annotations.get(workload_key::UPDATE_GRACE) == Some(&None)
+            }
+            _ => false,
+        };
+        if decision.actions.iter().any(removes) {
+            return;
+        }
+    }
+    panic!("{:#?}", sight.pod("web-a").task);
+}
