@@ -3,6 +3,7 @@
 
 mod blocks;
 mod commands;
+mod conformance;
 mod plot;
 
 use std::collections::BTreeSet;
