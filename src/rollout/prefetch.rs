@@ -24,8 +24,8 @@ pub(super) fn add(rollout: &Rollout, views: &[PodView<'_>], remaining: usize, wr
         waiting.truncate(remaining);
         let untouched =
             |view: &PodView<'_>| matches!(view.state, State::Waiting | State::Taken | State::Dropped);
-        let serves = |view: &&PodView<'_>| !untouched(view) || begins(view);
-        let served = views.iter().filter(serves).filter_map(|view| view.pod.base.node.as_deref());
+        let has_images = |view: &&PodView<'_>| !untouched(view) || begins(view);
+        let served = views.iter().filter(has_images).filter_map(|view| view.pod.base.node.as_deref());
         choose(&waiting.into_iter().map(|view| of(rollout, view)).collect::<Vec<_>>(), &served.collect())
     } else {
         BTreeMap::new()

@@ -27,14 +27,14 @@ pub fn add(
 ) {
     let written = written(actions);
     let sent = |name: &str| written.get(name) == Some(&Written::Request);
-    let serves = |view: &&PodView<'_>| is_served(input, view) || sent(&view.pod.name);
+    let has_images = |view: &&PodView<'_>| is_served(input, view) || sent(&view.pod.name);
     let chosen = if input.spec.update.prefetch && survey.moving() {
         let untouched = |name: &str| !matches!(written.get(name), Some(Written::Request | Written::Deletion));
         let mut waiting = waiting(input, survey);
         waiting.retain(|view| !leave.contains(view.pod.name.as_str()) && untouched(&view.pod.name));
         if input.spec.stateful().is_none() {
             // A partition of a `GameDeployment` holds back a number of pods, whichever they are.
-            let begun = input.views.iter().filter(serves).filter(|view| !view.is_at(input.update_name()));
+            let begun = input.views.iter().filter(has_images).filter(|view| !view.is_at(input.update_name()));
             waiting.truncate(survey.old.saturating_sub(survey.held + begun.count()));
         }
         let images = |view: &PodView<'_>| {
@@ -45,7 +45,7 @@ pub fn add(
             .into_iter()
             .map(|view| Waiting { pod: view.pod, named: view.pod.prefetch.as_deref(), images: images(view) })
             .collect();
-        let served = input.views.iter().filter(serves);
+        let served = input.views.iter().filter(has_images);
         choose(&waiting, &served.filter_map(|view| view.pod.node.as_deref()).collect())
     } else {
         BTreeMap::new()

@@ -98,6 +98,7 @@ pub struct StatefulSet {
 
 /// How pods are updated.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of the spec")]
 pub struct Update {
     /// The update type.
     pub way: UpdateType,
