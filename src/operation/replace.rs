@@ -415,15 +415,19 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
     Some(Next::Do(remove(instance, Leftover::NeverStarted)))
 }
 
-/// The next step for an instance of the kubelet that ended before it started, after this program requested its start
-/// in place of the kubelet: that start was lost with the runtime. The next instance follows, as after one that the
-/// kubelet made of an older spec.
+/// The exit code that containerd reports for a container whose process was gone when containerd started
+/// (`unknownExitCode` of its CRI plugin). A container that cannot be started has another one.
+const LOST_EXIT_CODE: i32 = 255;
+
+/// The next step for an instance of the kubelet whose start was lost with the runtime, requested by the kubelet or, in its
+/// place, by this program. This says nothing about the image: the next instance follows, as after one that the kubelet
+/// made of an older spec.
 fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> Option<Next> {
     let lost = |last_failure: &LastFailure| {
         let is_start = last_failure.verb == Verb::Start && last_failure.container == target.name;
         is_start && last_failure.effect_error.class.is_away()
     };
-    let is_lost = operation.last_failure.as_ref().is_some_and(lost);
+    let is_lost = instance.exit_code == LOST_EXIT_CODE || operation.last_failure.as_ref().is_some_and(lost);
     (target.change.is_some() && instance.started_at.is_none() && is_lost).then(|| {
         Next::Note(Note::Overtaken {
             name: target.name.clone(),

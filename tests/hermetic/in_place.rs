@@ -94,6 +94,7 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
         json!({
             "target": {"workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
             "containers": [{"name": "app", "image": "repo/app:v2"}],
+            "prefetch": true,
             "maxUnavailable": "10%", "partition": 1, "paused": true, "failureThreshold": 2, "allowTemplateDrift": true,
             "deadlineSeconds": 7200, "ttlSecondsAfterFinished": 600,
             "pod": {"eachReady": false, "gracePeriodSeconds": 5, "drain": "Confirmed",

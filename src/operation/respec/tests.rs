@@ -8,6 +8,8 @@ use crate::operation::fixtures::{
 use crate::operation::outcome::Outcome;
 use crate::operation::preflight::Situation;
 
+/// The exit code of a container whose process was gone when containerd started.
+const LOST: i32 = 255;
 const RESTART: &str = r#"{"containers":[{"name":"app"}],"engine":"Respec","deadlineSeconds":200}"#;
 const SWAP: &str = "swap app=repo/app:v2";
 const PATCH: &str = "Respec app repo/app:v2";
@@ -491,6 +493,26 @@ fn an_instance_of_the_kubelet_whose_start_was_lost_with_the_runtime_is_replaced(
         });
         assert_eq!(format!("{ended:?}").split([' ', '(']).next().unwrap(), outcome, "{:?}", bench.log);
         assert_eq!(bench.log.contains(&"Create app 4 of sha:v2".to_owned()), class == Class::Away);
+    }
+}
+
+#[test]
+fn the_exit_code_of_a_lost_process_says_nothing_about_the_image() {
+    for (code, outcome) in [(LOST, "Succeeded"), (128, "RolledBack")] {
+        let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+        let ended = bench.play(|effect, snapshot| match effect {
+            Effect::Create { .. } if snapshot.by_id("app-3").is_none() => {
+                let mut theirs = instance("app", 3, State::Exited);
+                (theirs.image, theirs.image_id) = ("repo/app:v2".into(), "sha:v2".into());
+                theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v2");
+                (theirs.created_at, theirs.started_at) = (at(400), None);
+                (theirs.finished_at, theirs.exit_code) = (Some(at(500)), code);
+                snapshot.containers.push(theirs);
+                Answer::No(Class::NameTaken)
+            }
+            _ => Answer::Obey,
+        });
+        assert_eq!(format!("{ended:?}").split([' ', '(']).next().unwrap(), outcome, "{:?}", bench.log);
     }
 }
 

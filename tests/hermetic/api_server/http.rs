@@ -206,11 +206,8 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
         }
         // Nothing runs in the pods of this fake, so the object is removed at once.
         "DELETE hookrun" | "DELETE pod" | "DELETE controllerrevision" | "DELETE inplacerollout" => {
-            let plural = received.plural.as_str();
-            let object = found(plural, store.get(plural, namespace, name))?;
-            check_preconditions(received, &object)?;
-            store.remove_of(plural, namespace, name);
-            Ok(axum_json(200, &object))
+            let object = found(&received.plural, store.get(&received.plural, namespace, name))?;
+            removed(store, received, &object)
         }
         "PATCH event" => {
             let at = store.events.iter().position(|event| event["metadata"]["name"] == name);
@@ -230,6 +227,13 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
         }
         call => Err(status(405, "MethodNotAllowed", call)),
     })
+}
+
+fn removed(store: &mut Store, received: &Received, object: &Value) -> Result<Response, Refusal> {
+    check_preconditions(received, object)?;
+    let namespace = received.namespace.as_deref().unwrap_or_default();
+    store.remove_of(&received.plural, namespace, &received.name);
+    Ok(axum_json(200, object))
 }
 
 /// Answers whether the store's rights allow a user's call.

@@ -77,7 +77,7 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         {"apiGroups": ["apps"], "resources": ["controllerrevisions"],
             "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
-        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch", "create", "patch"]},
+        {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list", "watch", "create", "patch", "delete"]},
         {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
