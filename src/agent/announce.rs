@@ -6,7 +6,7 @@
 
 use jiff::Timestamp;
 
-use crate::api::request::{Request, Target};
+use crate::api::request::{ContainerRequest, Request};
 use crate::api::status::{Phase, Status};
 
 /// The content of one event on a pod.
@@ -28,7 +28,7 @@ pub(super) fn begun(request: &Request, at: Timestamp) -> Option<Announcement> {
     if !pulls && !has_hooks {
         return None;
     }
-    let what = |target: &Target| match &target.image {
+    let what = |target: &ContainerRequest| match &target.image {
         Some(image) => format!("changing the image of container {} in place to {image}", target.name),
         None => format!("restarting container {} in place", target.name),
     };

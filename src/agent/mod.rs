@@ -20,7 +20,7 @@ use crate::agent::request_source::{RequestSource, StatusSink};
 use crate::agent::standalone::{Manifests, Results};
 use crate::api::annotation;
 use crate::cluster::agents::MAX_OPERATIONS;
-use crate::cluster::client::{self, Target};
+use crate::cluster::client::{self, ConnectOptions};
 use crate::cluster::hooks::HookRuns;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
@@ -164,7 +164,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         return context.serve(node, metrics, registry, results, requests, None).await;
     }
     let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
-    let target = Target { kubeconfig: cluster.kubeconfig, context: cluster.context };
+    let target = ConnectOptions { kubeconfig: cluster.kubeconfig, context: cluster.context };
     let (api, namespace) = client::connect(&target).await?;
     // The watch of the pods runs until the last operation has reached a safe point.
     let watching = CancellationToken::new();

@@ -100,7 +100,7 @@ impl HookPhase {
 pub struct MetricResult {
     /// The name of the metric.
     pub name: String,
-    /// The phase.
+    /// The phase of the metric.
     pub phase: HookPhase,
     /// Why it did not succeed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -135,14 +135,14 @@ pub struct MetricResult {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Measurement {
-    /// The phase.
+    /// The phase of the measurement.
     pub phase: HookPhase,
     /// Why it is not successful.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// When it started.
+    /// When the measurement started.
     pub started_at: Timestamp,
-    /// When it ended.
+    /// When the measurement ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
     /// The measured value, always as text.

@@ -39,7 +39,7 @@ pub struct HookTemplateSpec {
 /// One declared argument.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Argument {
-    /// The name.
+    /// The name by which the template's fields refer to the argument (`{{args.NAME}}`).
     #[schemars(length(min = 1, max = 256))]
     pub name: String,
     /// The value; absent in a template if it is set for each run.
@@ -190,10 +190,10 @@ pub enum Method {
 /// A header; its value is a template, its key is not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
-    /// The name.
+    /// The name of the HTTP header.
     #[schemars(length(min = 1, max = 256))]
     pub key: String,
-    /// The value.
+    /// The value of the HTTP header.
     #[schemars(length(max = 16_384))]
     pub value: String,
 }
@@ -241,7 +241,7 @@ pub struct Field {
     /// `metadata.annotations.KEY`.
     #[schemars(length(max = 512), regex(pattern = r"^metadata\.annotations\..+"))]
     pub path: String,
-    /// The value.
+    /// The value that the field is compared with or set to.
     #[schemars(length(max = 16_384))]
     pub value: String,
 }

@@ -155,7 +155,7 @@ pub struct PodTerms {
     pub deadline_seconds: i32,
     /// What happens if the new image of a swap does not come up.
     pub on_failure: OnFailure,
-    /// The engine.
+    /// How the containers are replaced; `Auto` chooses for each container.
     pub engine: RequestedEngine,
     /// Free text for the history.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -185,7 +185,7 @@ impl Default for PodTerms {
 pub struct InPlaceRolloutStatus {
     /// The generation of the spec that this status is based on.
     pub observed_generation: i64,
-    /// The phase.
+    /// How far the rollout is.
     pub phase: RolloutPhase,
     /// Machine-readable reason.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -202,7 +202,7 @@ pub struct InPlaceRolloutStatus {
     /// When a pod was last done or failed, or the rollout started or was resumed. Absent while it is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progressed_at: Option<Timestamp>,
-    /// When it ended.
+    /// When the rollout ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Timestamp>,
     /// Pods of the target.
@@ -231,9 +231,9 @@ pub struct InPlaceRolloutStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Downtime {
-    /// The median.
+    /// The median of the downtimes, in milliseconds.
     pub median: i64,
-    /// The maximum.
+    /// The longest downtime, in milliseconds.
     pub most: i64,
 }
 /// The phase of a rollout.

@@ -24,7 +24,7 @@ pub struct Request {
     #[serde(default)]
     pub id: String,
     /// The containers to restart or swap, in this order.
-    pub containers: Vec<Target>,
+    pub containers: Vec<ContainerRequest>,
     /// True if each container is replaced only once the previous one is Ready.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub each_ready: bool,
@@ -53,7 +53,7 @@ pub struct Request {
     /// What happens if the new image of a swap does not come up.
     #[serde(default)]
     pub on_failure: OnFailure,
-    /// The engine.
+    /// How the containers are replaced; `Auto` chooses for each container.
     #[serde(default)]
     pub engine: RequestedEngine,
     /// Free text for the history.
@@ -64,7 +64,7 @@ pub struct Request {
 /// One container of a request: with an image it is a swap, without one a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Target {
+pub struct ContainerRequest {
     /// Name in the pod spec.
     pub name: String,
     /// The new image; absent for a restart.
@@ -169,7 +169,7 @@ fn default_deadline() -> u32 {
 
 impl Request {
     /// A request for `containers` with the default values of all other fields.
-    pub fn new(id: String, containers: Vec<Target>) -> Self {
+    pub fn new(id: String, containers: Vec<ContainerRequest>) -> Self {
         Self {
             id,
             containers,
@@ -297,10 +297,12 @@ fn parse_line(text: &str) -> Result<Request, InvalidRequest> {
     Ok(Request::new(String::new(), containers))
 }
 
-fn parse_item(verb: &str, item: &str) -> Result<Target, InvalidRequest> {
+fn parse_item(verb: &str, item: &str) -> Result<ContainerRequest, InvalidRequest> {
     match (verb, item.split_once('=')) {
-        ("restart", None) => Ok(Target { name: item.to_owned(), image: None }),
-        ("swap", Some((name, image))) => Ok(Target { name: name.to_owned(), image: Some(image.to_owned()) }),
+        ("restart", None) => Ok(ContainerRequest { name: item.to_owned(), image: None }),
+        ("swap", Some((name, image))) => {
+            Ok(ContainerRequest { name: name.to_owned(), image: Some(image.to_owned()) })
+        }
         ("swap", None) => Err(InvalidRequest::Line(format!("`{item}` has no image: write NAME=IMAGE"))),
         _ => Err(InvalidRequest::Line(format!(
             "`{item}` has an image: a restart takes names only, use `swap`"

@@ -132,9 +132,9 @@ pub struct Condition {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PauseCondition {
-    /// Why.
+    /// Why the update waits.
     pub reason: PauseReason,
-    /// Since when.
+    /// When the wait began.
     pub start_time: Timestamp,
 }
 
@@ -151,12 +151,12 @@ pub enum PauseReason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookCondition {
-    /// Which pod.
+    /// The name of the pod.
     pub pod_name: String,
-    /// Since when.
+    /// When the hook was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Timestamp>,
-    /// As in the `HookRun`.
+    /// The phase of the `HookRun`.
     pub phase: String,
 }
 /// The state of a canary rollout.

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::exit::Exit;
 use crate::cluster;
-use crate::cluster::client::{Target, connect};
+use crate::cluster::client::{ConnectOptions, connect};
 use crate::cluster::error::Error;
 use crate::failure::Class;
 
@@ -42,7 +42,7 @@ pub(super) struct ClusterArgs {
 impl ClusterArgs {
     /// Connects as kubectl does. The namespace is that of `-n`, or else that of the kubeconfig's context.
     pub(super) async fn connect(&self) -> Result<(Client, String), Failed> {
-        let target = Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() };
+        let target = ConnectOptions { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() };
         let (client, default) = connect(&target).await?;
         Ok((client, self.namespace.clone().unwrap_or(default)))
     }

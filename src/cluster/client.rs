@@ -19,7 +19,7 @@ const DOING: &str = "connecting to the cluster";
 
 /// The cluster to connect to.
 #[derive(Clone, Debug, Default)]
-pub struct Target {
+pub struct ConnectOptions {
     /// The kubeconfig file. `None`: `KUBECONFIG`, `~/.kube/config`, the service account, in this order.
     pub kubeconfig: Option<PathBuf>,
     /// The context in the kubeconfig; `None` for its current context.
@@ -30,7 +30,7 @@ pub struct Target {
 ///
 /// # Errors
 /// `Final` if no configuration is found or it cannot be used.
-pub async fn connect(target: &Target) -> Result<(kube::Client, String), Error> {
+pub async fn connect(target: &ConnectOptions) -> Result<(kube::Client, String), Error> {
     let mut config = config(target).await?;
     config.connect_timeout = Some(CONNECT);
     config.default_retry = false;
@@ -41,7 +41,7 @@ pub async fn connect(target: &Target) -> Result<(kube::Client, String), Error> {
     Ok((client, namespace))
 }
 
-async fn config(target: &Target) -> Result<Config, Error> {
+async fn config(target: &ConnectOptions) -> Result<Config, Error> {
     let options = KubeConfigOptions { context: target.context.clone(), ..Default::default() };
     if let Some(path) = &target.kubeconfig {
         let file = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;

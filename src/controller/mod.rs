@@ -28,7 +28,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::Agents;
-use crate::cluster::client::{self, Target};
+use crate::cluster::client::{self, ConnectOptions};
 use crate::cluster::lease::Election;
 use crate::cluster::server::Server;
 use crate::controller::admission::{Terms, WebhookArgs, Webhooks};
@@ -126,7 +126,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let io = |what: String| |source| Error::Io { what, source };
     let Args { kubeconfig, context, namespace, identity, listen, hooks, webhooks: webhook_args } = args;
     let stop = shutdown::on_signal().map_err(io("signals cannot be watched".to_owned()))?;
-    let (api, own) = client::connect(&Target { kubeconfig, context }).await?;
+    let (api, own) = client::connect(&ConnectOptions { kubeconfig, context }).await?;
     let namespace = namespace.unwrap_or(own);
     let server = Server::new(api);
     let webhooks = webhook_args

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::api::in_place_rollout::{
     InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, PodTerms, RolloutContainer, RolloutPhase,
 };
-use crate::api::request::{HookArg, HookRef, Request, Target};
+use crate::api::request::{ContainerRequest, HookArg, HookRef, Request};
 use crate::api::workload::WorkloadHook;
 use crate::podtask::selector;
 
@@ -123,7 +123,8 @@ pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
         engine,
         reason,
     } = spec.pod.clone();
-    let target = |one: &RolloutContainer| Target { name: one.name.clone(), image: one.image.clone() };
+    let target =
+        |one: &RolloutContainer| ContainerRequest { name: one.name.clone(), image: one.image.clone() };
     let seconds = |value: i32| u32::try_from(value).unwrap_or(0);
     Request {
         id: id.to_owned(),

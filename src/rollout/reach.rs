@@ -15,7 +15,7 @@ use crate::rollout::pod::Pod;
 /// An agent that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyAgent {
-    /// Since when.
+    /// When it became ready.
     pub since: Timestamp,
     /// How many requests it carries out at once.
     pub at_once: usize,

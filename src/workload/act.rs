@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::api::request::Target;
+use crate::api::request::ContainerRequest;
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
@@ -293,7 +293,7 @@ impl<'a> Planner<'_, 'a> {
         self.patch(view, &ordered, patch, why);
     }
 
-    fn targets(&self, view: &PodView<'_>, task: &PodTask) -> Vec<Target> {
+    fn targets(&self, view: &PodView<'_>, task: &PodTask) -> Vec<ContainerRequest> {
         let template = self.input.template(&task.target);
         template.map(|template| request::targets(view, template, &self.input.revisions)).unwrap_or_default()
     }

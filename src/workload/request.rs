@@ -2,7 +2,7 @@
 //! hook. Writes nothing.
 
 use crate::api::pod_template::PodTemplate;
-use crate::api::request::{DEADLINE_SECONDS, HookRef, Request, Target};
+use crate::api::request::{ContainerRequest, DEADLINE_SECONDS, HookRef, Request};
 use crate::api::workload::ContainerOrder;
 use crate::podtask::foreign::ForeignUpdate;
 use crate::podtask::pod::Pod;
@@ -17,7 +17,7 @@ const MOST_GRACE: u32 = 43_200;
 const MOST_DEADLINE: u32 = 86_400;
 
 /// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none.
-pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<Target> {
+pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<ContainerRequest> {
     let pod = view.pod;
     let from = templates.get(view.revision);
     let mut targets = Vec::new();
@@ -26,7 +26,7 @@ pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'
         let unwritten = |update: &ForeignUpdate| update.unwritten.iter().any(|unwritten| unwritten == name);
         let off = view.torn && (is_off(pod, name, templates) || pod.foreign.as_ref().is_some_and(unwritten));
         if (changed || off) && pod.image(name) != Some(image) {
-            targets.push(Target { name: name.to_owned(), image: Some(image.to_owned()) });
+            targets.push(ContainerRequest { name: name.to_owned(), image: Some(image.to_owned()) });
         }
     }
     if targets.is_empty() && view.torn && left_closed(pod, templates) {
@@ -37,18 +37,18 @@ pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'
 }
 
 /// The containers to restart: those of the failed operation, or all when it names none.
-fn closed(pod: &Pod) -> impl Iterator<Item = Target> {
+fn closed(pod: &Pod) -> impl Iterator<Item = ContainerRequest> {
     let failed = |name: &str| {
         let reports = pod.answer.iter().flat_map(|answer| &answer.containers);
         let mut names = reports.map(|report| report.name.as_str()).peekable();
         names.peek().is_none() || names.any(|failed| failed == name)
     };
     let names = pod.images.iter().map(|(name, _)| name);
-    names.filter(move |name| failed(name)).map(|name| Target { name: name.clone(), image: None })
+    names.filter(move |name| failed(name)).map(|name| ContainerRequest { name: name.clone(), image: None })
 }
 
 /// The request of `task`.
-pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<Target>) -> Request {
+pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<ContainerRequest>) -> Request {
     let mut request = Request::new(task.id(), containers);
     request.reason = format!("{} {}: revision {}", spec.kind_name(), spec.name, task.target);
     if task.purpose == Purpose::HotPatch {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use inplace::cluster::client::{Target, connect};
+use inplace::cluster::client::{ConnectOptions, connect};
 use inplace::cluster::server::Server;
 use inplace::controller::admission::{CONFIGURATION, GuardArgs, SECRET, Terms, WebhookArgs, Webhooks};
 use k8s_openapi::ByteString;
@@ -78,7 +78,7 @@ impl Fixture {
     }
 
     async fn replica(&self, args: &WebhookArgs) -> Replica {
-        let target = Target { kubeconfig: Some(self.api.kubeconfig()), context: None };
+        let target = ConnectOptions { kubeconfig: Some(self.api.kubeconfig()), context: None };
         let server = Server::new(connect(&target).await.unwrap().0);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

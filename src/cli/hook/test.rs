@@ -11,7 +11,7 @@ use crate::cli::hook::explain::Explain;
 use crate::cli::hook::{Failed, pod, read};
 use crate::cli::named_value::NamedValue;
 use crate::cli::output;
-use crate::cluster::client::{Target, connect};
+use crate::cluster::client::{ConnectOptions, connect};
 use crate::cluster::server::Server;
 use crate::cri::client::Client;
 use crate::cri::endpoint::Endpoint;
@@ -146,7 +146,7 @@ async fn context(about: AboutArgs) -> Result<Context, Failed> {
         let (place, injected) = pod::on_node(client, namespace, name).await?;
         return Ok(Context { runtime, server: None, place, injected: Some(injected) });
     }
-    let (client, default) = connect(&Target { kubeconfig, context }).await?;
+    let (client, default) = connect(&ConnectOptions { kubeconfig, context }).await?;
     let namespace = namespace.unwrap_or(default);
     let (place, injected) = match &pod {
         Some(name) => {

@@ -4,7 +4,7 @@
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::names::RolloutName;
-use crate::cli::in_place_rollout::server::Server;
+use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::output::{Data, line};
 
 /// Sets `spec.paused`, unless the rollout has ended.
@@ -14,7 +14,7 @@ pub(in crate::cli) async fn pause(
     cluster: &ClusterArgs,
     output: Option<Data>,
 ) -> Result<Exit, Failed> {
-    let server = Server::connect(cluster).await?;
+    let server = RolloutClient::connect(cluster).await?;
     let now = open(&server, name).await?;
     let changed = now.spec.paused != paused;
     let now = if changed { server.pause(name, paused).await? } else { now };
@@ -37,7 +37,7 @@ pub(in crate::cli) async fn cancel(
     cluster: &ClusterArgs,
     output: Option<Data>,
 ) -> Result<Exit, Failed> {
-    let server = Server::connect(cluster).await?;
+    let server = RolloutClient::connect(cluster).await?;
     let now = open(&server, name).await?;
     server.delete(name, now.metadata.uid.clone()).await?;
     match output {
@@ -51,7 +51,7 @@ pub(in crate::cli) async fn cancel(
 
 /// Returns the rollout, or an error if it has ended.
 async fn open(
-    server: &Server,
+    server: &RolloutClient,
     name: &RolloutName,
 ) -> Result<crate::api::in_place_rollout::InPlaceRollout, Failed> {
     let now = server.rollout(name).await?;

@@ -10,7 +10,7 @@ use crate::api::hook_template::Argument;
 use crate::api::in_place_rollout::{
     InPlaceRollout, InPlaceRolloutSpec, PodTerms, RolloutContainer, RolloutTarget,
 };
-use crate::api::request::{HookRef, Request, Target};
+use crate::api::request::{ContainerRequest, HookRef, Request};
 use crate::api::workload::{WorkloadHook, quarter};
 use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags, Share};
 use crate::cli::in_place_rollout::names::WorkloadName;
@@ -156,8 +156,8 @@ pub(super) fn restarts(
     whose: &Whose,
     known: &[(String, String)],
     named: &[String],
-) -> Result<Vec<Target>, String> {
-    let target = |name: &str| Target { name: name.to_owned(), image: None };
+) -> Result<Vec<ContainerRequest>, String> {
+    let target = |name: &str| ContainerRequest { name: name.to_owned(), image: None };
     match (named, known) {
         ([], [(only, _)]) => Ok(vec![target(only)]),
         ([], many) => Err(format!("{whose} has several containers: select with -c ({})", names(many))),
@@ -166,7 +166,11 @@ pub(super) fn restarts(
 }
 
 /// Refuses containers that `subject` does not have.
-pub(super) fn check(subject: &str, known: &[(String, String)], targets: &[Target]) -> Result<(), String> {
+pub(super) fn check(
+    subject: &str,
+    known: &[(String, String)],
+    targets: &[ContainerRequest],
+) -> Result<(), String> {
     match targets.iter().find(|target| known.iter().all(|(name, _)| *name != target.name)) {
         Some(missing) => Err(format!("{subject} has no container {}; it has {}", missing.name, names(known))),
         None => Ok(()),
@@ -177,7 +181,7 @@ pub(super) fn check(subject: &str, known: &[(String, String)], targets: &[Target
 pub(super) fn check_drift(
     whose: &Whose,
     known: &[(String, String)],
-    targets: &[Target],
+    targets: &[ContainerRequest],
     allowed: bool,
 ) -> Result<(), String> {
     let drift = targets.iter().find_map(|target| {

@@ -16,7 +16,7 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::names::RolloutName;
-use crate::cli::in_place_rollout::server::Server;
+use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::table::{ProgressView, Row, Rows};
 use crate::cli::in_place_rollout::verdict::verdict;
 use crate::process::clock;
@@ -39,7 +39,7 @@ pub(super) struct End {
 /// Follows the rollout until it has ended, waits for a person, is deleted, the time is over, or Ctrl-C is
 /// pressed.
 pub(super) async fn follow(
-    server: &Server,
+    server: &RolloutClient,
     first: InPlaceRollout,
     patience: Option<Duration>,
     interrupt: &mut Signal,

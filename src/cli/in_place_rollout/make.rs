@@ -5,14 +5,14 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::in_place_rollout::InPlaceRollout;
-use crate::api::request::{Request, Target};
+use crate::api::request::{ContainerRequest, Request};
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::draft::{self, Whose, draft};
 use crate::cli::in_place_rollout::flags::RolloutFlags;
 use crate::cli::in_place_rollout::follow::follow;
 use crate::cli::in_place_rollout::names::{RolloutName, WorkloadName};
-use crate::cli::in_place_rollout::server::Server;
+use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::status::report_end;
 use crate::cli::output::{Form, line, message, yaml};
 
@@ -24,7 +24,7 @@ pub(in crate::cli) struct Order<'a> {
     /// The containers to restart. If empty, the pod's only container.
     pub(in crate::cli) restarts: Vec<String>,
     /// The containers to swap.
-    pub(in crate::cli) swaps: Vec<Target>,
+    pub(in crate::cli) swaps: Vec<ContainerRequest>,
     pub(in crate::cli) flags: RolloutFlags,
     pub(in crate::cli) dry_run: bool,
     pub(in crate::cli) wait: Wait,
@@ -43,14 +43,14 @@ pub(in crate::cli) enum Wait {
 pub(in crate::cli) async fn run(
     order: Order<'_>,
     cluster: &ClusterArgs,
-    request: impl FnOnce(Vec<Target>) -> Result<Request, Failed>,
+    request: impl FnOnce(Vec<ContainerRequest>) -> Result<Request, Failed>,
 ) -> Result<Exit, Failed> {
     let whose = match (&order.workload, &order.flags.selector) {
         (Some(name), None) => Whose::Workload(name.clone()),
         (None, Some(labels)) => Whose::Labels(labels.clone()),
         _ => return Err(Failed::Usage("name a workload, or its pods with -l; not both".to_owned())),
     };
-    let server = Server::connect(cluster).await?;
+    let server = RolloutClient::connect(cluster).await?;
     let request = request(targets(&server, &whose, &order).await?)?;
     let draft = draft(order.verb, &whose, request, &order.flags);
     for open in server.rollouts().await? {
@@ -101,7 +101,11 @@ fn print(form: Form, rollout: &InPlaceRollout) {
 }
 
 /// The containers, checked against those of the workload or of the pods.
-async fn targets(server: &Server, whose: &Whose, order: &Order<'_>) -> Result<Vec<Target>, Failed> {
+async fn targets(
+    server: &RolloutClient,
+    whose: &Whose,
+    order: &Order<'_>,
+) -> Result<Vec<ContainerRequest>, Failed> {
     let choose = |known: &[(String, String)]| {
         if order.swaps.is_empty() {
             draft::restarts(whose, known, &order.restarts).map_err(Failed::Usage)

@@ -23,12 +23,12 @@ const NAMES: u32 = 20;
 
 /// The API server and the selected namespace.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct RolloutClient {
     client: Client,
     pub(super) namespace: String,
 }
 
-impl Server {
+impl RolloutClient {
     pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
         let (client, namespace) = args.connect().await?;
         Ok(Self { client, namespace })

@@ -9,7 +9,7 @@ use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::follow::{End, follow};
 use crate::cli::in_place_rollout::names::RolloutName;
-use crate::cli::in_place_rollout::server::Server;
+use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::verdict::{failures, verdict};
 use crate::cli::output::{Data, line, message};
 
@@ -21,7 +21,7 @@ pub(in crate::cli) async fn run(
     cluster: &ClusterArgs,
     output: Option<Data>,
 ) -> Result<Exit, Failed> {
-    let server = Server::connect(cluster).await?;
+    let server = RolloutClient::connect(cluster).await?;
     let first = server.rollout(name).await?;
     let end = if watch {
         let mut interrupt =

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
 use crate::cli::migrate::findings::{Finding, Level};
-use crate::cli::migrate::server::Server;
+use crate::cli::migrate::server::MigrationClient;
 use crate::cli::output::{self, Data, message};
 
 /// Prepare the takeover of workloads from a bk-bcs operator
@@ -62,7 +62,7 @@ impl MigrateCommand {
 
 async fn check(args: CheckArgs) -> Result<Exit, Failed> {
     let (client, namespace) = args.cluster.connect().await?;
-    let server = Server::new(client, Some(namespace).filter(|_| !args.all_namespaces));
+    let server = MigrationClient::new(client, Some(namespace).filter(|_| !args.all_namespaces));
     let now = crate::process::clock::now();
     let leaders = server.leaders(&args.operator_namespace).await?;
     let mut reports = vec![Report {

@@ -21,7 +21,7 @@ use crate::workload::spec::WorkloadSpec;
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
 /// The API server, and the namespace to check; `None`: all.
-pub(super) struct Server {
+pub(super) struct MigrationClient {
     client: Client,
     namespace: Option<String>,
 }
@@ -49,7 +49,7 @@ impl Objects {
     }
 }
 
-impl Server {
+impl MigrationClient {
     pub(super) fn new(client: Client, namespace: Option<String>) -> Self {
         Self { client, namespace }
     }

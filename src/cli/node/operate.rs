@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::image::ImageRef;
-use crate::api::request::{DEADLINE_SECONDS, OnFailure, Request, Target};
+use crate::api::request::{ContainerRequest, DEADLINE_SECONDS, OnFailure, Request};
 use crate::api::status::Status;
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine, find, lock};
@@ -38,7 +38,7 @@ pub(super) struct Swap {
     pod: PodName,
     /// The containers with their new images
     #[arg(value_name = "CONTAINER=IMAGE", required = true, value_parser = assignment)]
-    images: Vec<Target>,
+    images: Vec<ContainerRequest>,
     #[command(flatten)]
     how: How,
     /// Leave a failed swap as it is, instead of rolling back to the previous image
@@ -64,15 +64,15 @@ struct How {
 }
 
 /// Parses `CONTAINER=IMAGE`.
-pub(super) fn assignment(text: &str) -> Result<Target, String> {
+pub(super) fn assignment(text: &str) -> Result<ContainerRequest, String> {
     let (name, image) = text.split_once('=').ok_or("write CONTAINER=IMAGE")?;
     ImageRef::parse(image).map_err(|error| error.to_string())?;
-    Ok(Target { name: name.to_owned(), image: Some(image.to_owned()) })
+    Ok(ContainerRequest { name: name.to_owned(), image: Some(image.to_owned()) })
 }
 
 pub(super) async fn restart(settings: &NodeArgs, format: Format, args: Restart) -> Exit {
     let Restart { pod, container, how } = args;
-    let targets = container.into_iter().map(|name| Target { name, image: None }).collect();
+    let targets = container.into_iter().map(|name| ContainerRequest { name, image: None }).collect();
     operate(settings, format, &pod, how.request(targets)).await
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn swap(settings: &NodeArgs, format: Format, args: Swap) -> Exi
 }
 
 impl How {
-    fn request(self, targets: Vec<Target>) -> Request {
+    fn request(self, targets: Vec<ContainerRequest>) -> Request {
         let Self { min_ready, deadline, reason, id } = self;
         let id = id.unwrap_or_else(fresh_id);
         Request {

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::api::image::ImageRef;
-use crate::api::request::{Request, Target};
+use crate::api::request::{ContainerRequest, Request};
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, engine, find};
 use crate::cli::output::{self, Format};
@@ -21,20 +21,21 @@ pub(super) struct PlanArgs {
     container: Vec<String>,
     /// Containers to restart, or to swap to an image
     #[arg(value_name = "CONTAINER[=IMAGE]", value_parser = item, required_unless_present = "container")]
-    items: Vec<Target>,
+    items: Vec<ContainerRequest>,
 }
 
-fn item(text: &str) -> Result<Target, String> {
+fn item(text: &str) -> Result<ContainerRequest, String> {
     let Some((name, image)) = text.split_once('=') else {
-        return Ok(Target { name: text.to_owned(), image: None });
+        return Ok(ContainerRequest { name: text.to_owned(), image: None });
     };
     ImageRef::parse(image).map_err(|error| error.to_string())?;
-    Ok(Target { name: name.to_owned(), image: Some(image.to_owned()) })
+    Ok(ContainerRequest { name: name.to_owned(), image: Some(image.to_owned()) })
 }
 
 pub(super) async fn run(settings: &NodeArgs, format: Format, args: PlanArgs) -> Result<Exit, Failed> {
     let PlanArgs { pod, container, items } = args;
-    let mut targets: Vec<_> = container.into_iter().map(|name| Target { name, image: None }).collect();
+    let mut targets: Vec<_> =
+        container.into_iter().map(|name| ContainerRequest { name, image: None }).collect();
     targets.extend(items);
     let node = engine(settings)?;
     let pod = find(&node, &pod).await?;

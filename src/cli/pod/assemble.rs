@@ -1,6 +1,6 @@
 //! Builds the [`Situation`] of a pod from API objects alone, so that the CLI can run the same decisions as the
 //! agent.
-//! For what only the node's runtime knows it assumes the usual value and lists that in [`Seen::unseen`]; the
+//! For what only the node's runtime knows it assumes the usual value and lists that in [`ObservedPod::unseen`]; the
 //! agent on the node makes the final decision. A dry run that the agent answers would be exact. It is not used: it
 //! needs the right to change the pod, an agent that runs, and a write to the pod, while `plan` changes nothing and
 //! needs the right to read only. Pure. The only module of the CLI that depends on the fields of a
@@ -27,7 +27,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What the CLI can observe of a pod.
-pub(super) struct Seen {
+pub(super) struct ObservedPod {
     /// The input of the decisions.
     pub(super) situation: Situation,
     /// The facts that were not available to them.
@@ -35,7 +35,7 @@ pub(super) struct Seen {
 }
 
 /// Builds the situation at `now` from `pod` and its `node`. `node` is `None` if the user may not read nodes.
-pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: Timestamp) -> Seen {
+pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: Timestamp) -> ObservedPod {
     let meta = &pod.metadata;
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let reference = PodRef { namespace: text(&meta.namespace), name: text(&meta.name), uid: text(&meta.uid) };
@@ -98,7 +98,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         absent: false,
         serving: None,
     };
-    Seen {
+    ObservedPod {
         situation: Situation {
             snapshot,
             runtime,
@@ -278,7 +278,7 @@ pub(super) mod tests {
     }
 
     /// The observation of `pod` on a node that can be read.
-    pub(in crate::cli::pod) fn seen(pod: &Pod) -> Seen {
+    pub(in crate::cli::pod) fn seen(pod: &Pod) -> ObservedPod {
         assemble(pod, declared(pod), Some(&node("containerd://1.6.20")), now())
     }
 

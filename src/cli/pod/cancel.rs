@@ -10,7 +10,7 @@ use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::output::{line, message};
 use crate::cli::pod::answer::{Notes, is_touched};
 use crate::cli::pod::names::PodName;
-use crate::cli::pod::server::Server;
+use crate::cli::pod::server::PodClient;
 use crate::cli::pod::{ClusterArgs, Data, Failed, write};
 
 /// Number of attempts when the pod's metadata changes between the read and the patch.
@@ -56,7 +56,7 @@ pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
     }
     let pods = names.iter().map(|name| name.parse()).collect::<Result<Vec<PodName>, _>>();
     let pods = pods.map_err(Failed::Usage)?;
-    let server = Server::connect(&cluster).await?;
+    let server = PodClient::connect(&cluster).await?;
     let (mut exit, mut views) = (Exit::Done, Vec::new());
     for name in pods {
         let (id, ended) = match cancel(&server, &name, id.as_deref()).await {
@@ -82,7 +82,7 @@ pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
 }
 
 /// Removes the request. Returns its id and what the removal means.
-async fn cancel(server: &Server, name: &PodName, only: Option<&str>) -> Result<(String, String), Failed> {
+async fn cancel(server: &PodClient, name: &PodName, only: Option<&str>) -> Result<(String, String), Failed> {
     let mut meta = server.meta(name).await?;
     for _ in 0..TURNS {
         let notes = Notes::of(&meta);

@@ -2,7 +2,9 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::api::request::{Drain, HookRef, InvalidRequest, OnFailure, Request, RequestedEngine, Target};
+use crate::api::request::{
+    ContainerRequest, Drain, HookRef, InvalidRequest, OnFailure, Request, RequestedEngine,
+};
 use crate::cli::cluster::Failed;
 use crate::cli::named_value::NamedValue;
 use crate::cli::span::Seconds;
@@ -104,7 +106,11 @@ impl RequestFlags {
     }
 
     /// The validated request `id` for `targets`.
-    pub(super) fn request(&self, id: String, targets: Vec<Target>) -> Result<Request, InvalidFlags> {
+    pub(super) fn request(
+        &self,
+        id: String,
+        targets: Vec<ContainerRequest>,
+    ) -> Result<Request, InvalidFlags> {
         let Self {
             grace,
             drain,
@@ -187,7 +193,7 @@ mod tests {
 
     fn request(flags: &str) -> Result<Request, InvalidFlags> {
         let words = std::iter::once("test").chain(flags.split_whitespace());
-        let targets = vec![Target { name: "app".into(), image: None }];
+        let targets = vec![ContainerRequest { name: "app".into(), image: None }];
         Line::try_parse_from(words).unwrap().flags.request("web-1".into(), targets)
     }
 
@@ -195,7 +201,7 @@ mod tests {
     fn without_flags_it_is_the_request_with_its_defaults() {
         assert_eq!(
             request("").unwrap(),
-            Request::new("web-1".into(), vec![Target { name: "app".into(), image: None }])
+            Request::new("web-1".into(), vec![ContainerRequest { name: "app".into(), image: None }])
         );
     }
 
@@ -235,7 +241,7 @@ mod tests {
         for id in ids {
             let tail = id.strip_prefix("restart-").unwrap();
             assert!(tail.len() == 8 && tail.chars().all(|c| c.is_ascii_alphanumeric()), "{id}");
-            Request::new(id, vec![Target { name: "app".into(), image: None }]).check().unwrap();
+            Request::new(id, vec![ContainerRequest { name: "app".into(), image: None }]).check().unwrap();
         }
         let given = RequestFlags { id: Some("mine".into()), ..RequestFlags::default() };
         assert_eq!(given.id("restart").unwrap(), "mine");

@@ -10,7 +10,7 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{self, age, line};
 use crate::cli::pod::answer::{Notes, progress};
 use crate::cli::pod::names::PodName;
-use crate::cli::pod::server::Server;
+use crate::cli::pod::server::PodClient;
 use crate::cli::pod::{ClusterArgs, Data, Failed};
 use crate::failure::Class;
 use crate::process::clock;
@@ -65,7 +65,7 @@ fn as_text<S: serde::Serializer>(at: &Timestamp, out: S) -> Result<S::Ok, S::Err
 
 pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
     let HistoryArgs { pod, output, cluster } = args;
-    let server = Server::connect(&cluster).await?;
+    let server = PodClient::connect(&cluster).await?;
     let meta = match server.meta(&pod).await {
         Ok(meta) => Some(meta),
         Err(Failed::Cluster(error)) if error.class() == Class::Gone => None,

@@ -4,13 +4,18 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::api::hook_run::HookRunSpec;
 use crate::api::request::{HookRef, Request};
-use crate::cli::pod::server::Server;
+use crate::cli::pod::server::PodClient;
 use crate::hook::args::Injected;
 use crate::hook::check;
 use crate::operation::preflight::{BadHook, Hooks};
 
 /// Reads the templates. What cannot be read is listed in `unseen` and left to the agent.
-pub(super) async fn named(server: &Server, pod: &Pod, request: &Request, unseen: &mut Vec<String>) -> Hooks {
+pub(super) async fn named(
+    server: &PodClient,
+    pod: &Pod,
+    request: &Request,
+    unseen: &mut Vec<String>,
+) -> Hooks {
     let mut injected = injected(pod);
     let swapped = request.containers.iter().filter(|target| target.image.is_some());
     injected.modified = swapped.map(|target| target.name.clone()).collect();
@@ -21,7 +26,7 @@ pub(super) async fn named(server: &Server, pod: &Pod, request: &Request, unseen:
 }
 
 async fn prepare(
-    server: &Server,
+    server: &PodClient,
     named: Option<&HookRef>,
     injected: &Injected,
     unseen: &mut Vec<String>,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::api::image::ImageRef;
-use crate::api::request::Target;
+use crate::api::request::ContainerRequest;
 use crate::api::workload_kind::Kind;
 use crate::cli::in_place_rollout::names::{WorkloadName, is_name};
 
@@ -65,7 +65,7 @@ pub(super) enum Word {
     /// `pod/web` or `deploy/web`.
     Subject(Subject),
     /// `app=repo/app:v2`.
-    Image(Target),
+    Image(ContainerRequest),
 }
 
 impl FromStr for Word {
@@ -74,7 +74,7 @@ impl FromStr for Word {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let Some((name, image)) = text.split_once('=') else { return text.parse().map(Self::Subject) };
         ImageRef::parse(image).map_err(|error| error.to_string())?;
-        Ok(Self::Image(Target { name: name.to_owned(), image: Some(image.to_owned()) }))
+        Ok(Self::Image(ContainerRequest { name: name.to_owned(), image: Some(image.to_owned()) }))
     }
 }
 
@@ -83,7 +83,7 @@ impl FromStr for Word {
 pub(super) struct Named {
     pub(super) pods: Vec<PodName>,
     pub(super) workloads: Vec<WorkloadName>,
-    pub(super) images: Vec<Target>,
+    pub(super) images: Vec<ContainerRequest>,
 }
 
 /// Sorts the words by kind. Repeated names are dropped.
@@ -127,7 +127,10 @@ mod tests {
         let words = ["pod/web", "app=host:5000/app:v2", "po/web-2", "web"].map(|word| word.parse().unwrap());
         let named = sorted(words);
         assert_eq!(named.pods, [PodName("web".into()), PodName("web-2".into())]);
-        assert_eq!(named.images, [Target { name: "app".into(), image: Some("host:5000/app:v2".into()) }]);
+        assert_eq!(
+            named.images,
+            [ContainerRequest { name: "app".into(), image: Some("host:5000/app:v2".into()) }]
+        );
         assert!("app=Not An Image".parse::<Word>().is_err());
     }
 

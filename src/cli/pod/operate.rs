@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::api::request::{Request, Target};
+use crate::api::request::{ContainerRequest, Request};
 use crate::api::status::Status;
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::flags::RolloutFlags;
@@ -20,7 +20,7 @@ use crate::cli::pod::answer::{Answer, Notes};
 use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::live::Live;
 use crate::cli::pod::names::{Named, PodName, Subject, Word, sorted};
-use crate::cli::pod::server::Server;
+use crate::cli::pod::server::PodClient;
 use crate::cli::pod::wait::{Awaited, End, wait};
 use crate::cli::pod::{ClusterArgs, Data, Failed, plan, write};
 use crate::cli::span::Seconds;
@@ -163,7 +163,7 @@ async fn roll_out(
     verb: &str,
     workload: Option<WorkloadName>,
     restarts: Vec<String>,
-    swaps: Vec<Target>,
+    swaps: Vec<ContainerRequest>,
     common: Common,
 ) -> Result<Exit, Failed> {
     let Common { flags, wait, dry_run, output, rollout, cluster } = common;
@@ -191,11 +191,11 @@ async fn operate(
     verb: &str,
     pods: Vec<PodName>,
     common: Common,
-    targets: impl Fn(&PodName, &Pod) -> Result<Vec<Target>, Failed>,
+    targets: impl Fn(&PodName, &Pod) -> Result<Vec<ContainerRequest>, Failed>,
 ) -> Result<Exit, Failed> {
     let Common { flags, wait: patience, dry_run, output, rollout: _, cluster } = common;
     let output = output.and_then(Form::data);
-    let server = Server::connect(&cluster).await?;
+    let server = PodClient::connect(&cluster).await?;
     let id = flags.id(verb)?;
     // All pods are read and checked before the first write, so that a wrong name changes nothing.
     let mut jobs = Vec::with_capacity(pods.len());
@@ -240,7 +240,7 @@ async fn operate(
 }
 
 /// Writes one request, unless that request has already ended on the pod. Prints warnings to standard error.
-async fn take_up(server: &Server, job: &Job) -> (Written, Exit) {
+async fn take_up(server: &PodClient, job: &Job) -> (Written, Exit) {
     let Job { name, pod, request } = job;
     let mut view = Written {
         namespace: server.namespace.clone(),
@@ -412,7 +412,7 @@ mod tests {
             else {
                 panic!("another command")
             };
-            let target = Target { name: "app".into(), image: None };
+            let target = ContainerRequest { name: "app".into(), image: None };
             let request = common.flags.request("a".into(), vec![target]).unwrap();
             assert_eq!(common.wait.unwrap().with(&request), Duration::from_secs(seconds), "{flags}");
         }

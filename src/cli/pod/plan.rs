@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use clap::Args;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::api::request::{Request, Target};
+use crate::api::request::{ContainerRequest, Request};
 use crate::cli::exit::Exit;
 use crate::cli::output::line;
 use crate::cli::pod::assemble::assemble;
 use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::names::{Named, PodName, Word, sorted};
 use crate::cli::pod::plan_view::PlanView;
-use crate::cli::pod::server::Server;
+use crate::cli::pod::server::PodClient;
 use crate::cli::pod::{ClusterArgs, Data, Failed, hooks, plan_workload, write};
 use crate::cluster;
 use crate::process::clock;
@@ -61,7 +61,7 @@ pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
     if pods.is_empty() {
         return Err(Failed::Usage("the pod is missing: write pod/NAME".to_owned()));
     }
-    let server = Server::connect(&cluster).await?;
+    let server = PodClient::connect(&cluster).await?;
     let mut asked = Vec::with_capacity(pods.len());
     for name in pods {
         let pod = server.pod(&name).await?;
@@ -75,7 +75,12 @@ pub(super) async fn run(args: PlanArgs) -> Result<Exit, Failed> {
 }
 
 /// The restarts, then the swaps, in the given order.
-fn targets(name: &PodName, pod: &Pod, restarts: &[String], swaps: &[Target]) -> Result<Vec<Target>, Failed> {
+fn targets(
+    name: &PodName,
+    pod: &Pod,
+    restarts: &[String],
+    swaps: &[ContainerRequest],
+) -> Result<Vec<ContainerRequest>, Failed> {
     if restarts.is_empty() && !swaps.is_empty() {
         return Ok(swaps.to_vec());
     }
@@ -86,7 +91,7 @@ fn targets(name: &PodName, pod: &Pod, restarts: &[String], swaps: &[Target]) -> 
 
 /// Prints the plan of each request. Touches nothing.
 pub(super) async fn show(
-    server: &Server,
+    server: &PodClient,
     asked: Vec<(PodName, Pod, Request)>,
     output: Option<Data>,
 ) -> Result<Exit, Failed> {
@@ -108,11 +113,11 @@ pub(super) async fn show(
 }
 
 /// Why an agent would refuse `request`, as far as the API server's objects show it.
-pub(super) async fn likely_refusal(server: &Server, pod: &Pod, request: &Request) -> Option<String> {
+pub(super) async fn likely_refusal(server: &PodClient, pod: &Pod, request: &Request) -> Option<String> {
     plan_view(server, pod, request.clone()).await.ok()?.refusal().map(str::to_owned)
 }
 
-async fn plan_view(server: &Server, pod: &Pod, request: Request) -> Result<PlanView, Failed> {
+async fn plan_view(server: &PodClient, pod: &Pod, request: Request) -> Result<PlanView, Failed> {
     let declared = declared(pod)?;
     let node = match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
         Some(name) => server.node(name).await,

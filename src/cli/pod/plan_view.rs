@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Step};
-use crate::cli::pod::assemble::Seen;
+use crate::cli::pod::assemble::ObservedPod;
 use crate::operation::plan::{Plan, Planned, PlannedHook};
 use crate::operation::preflight::{Refusal, admit};
 use crate::operation::snapshot::{Gate, Snapshot};
@@ -59,8 +59,8 @@ struct Expected {
 
 impl PlanView {
     /// Plans `request` for `pod` with the observation `seen`.
-    pub(super) fn of(pod: &Pod, seen: Seen, request: Request) -> Self {
-        let Seen { situation, unseen } = seen;
+    pub(super) fn of(pod: &Pod, seen: ObservedPod, request: Request) -> Self {
+        let ObservedPod { situation, unseen } = seen;
         let meta = &pod.metadata;
         let snapshot = situation.snapshot.clone();
         let mut view = Self {

@@ -24,7 +24,7 @@ type Meta = PartialObjectMeta<Pod>;
 
 /// The API server and the selected namespace.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct PodClient {
     client: Client,
     /// From `-n`, or else from the kubeconfig's context.
     pub(super) namespace: String,
@@ -41,7 +41,7 @@ pub(super) struct Scope {
     pub(super) name: Option<String>,
 }
 
-impl Server {
+impl PodClient {
     /// Connects as kubectl does.
     pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
         let (client, namespace) = args.connect().await?;

@@ -15,7 +15,7 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{self, age, line, message};
 use crate::cli::pod::answer::Notes;
 use crate::cli::pod::names::PodName;
-use crate::cli::pod::server::{Scope, Server};
+use crate::cli::pod::server::{PodClient, Scope};
 use crate::cli::pod::{ClusterArgs, Data, Failed};
 use crate::process::clock;
 
@@ -65,7 +65,7 @@ impl Form {
 /// JSON output for one pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct View {
+struct PodStatusOutput {
     namespace: String,
     name: String,
     /// The text of the request annotation.
@@ -77,7 +77,7 @@ struct View {
     requested: Option<String>,
 }
 
-impl View {
+impl PodStatusOutput {
     fn of(meta: &ObjectMeta) -> Self {
         let notes = Notes::of(meta);
         let unanswered = notes.unanswered();
@@ -94,7 +94,7 @@ impl View {
 
 pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     let StatusArgs { pods, selector, all_namespaces, watch, output, cluster } = args;
-    let server = Server::connect(&cluster).await?;
+    let server = PodClient::connect(&cluster).await?;
     let data = output.and_then(Form::data);
     let columns = Columns { namespace: all_namespaces, wide: output == Some(Form::Wide) };
     let mut scope = Scope { all_namespaces, selector, name: None };
@@ -107,10 +107,10 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     let mut views = Vec::new();
     if pods.is_empty() {
         let found = server.list(&scope).await?;
-        views.extend(found.iter().filter(|meta| !Notes::of(meta).is_empty()).map(View::of));
+        views.extend(found.iter().filter(|meta| !Notes::of(meta).is_empty()).map(PodStatusOutput::of));
     }
     for name in &pods {
-        views.push(View::of(&server.meta(name).await?));
+        views.push(PodStatusOutput::of(&server.meta(name).await?));
     }
     if let Some(form) = data {
         form.print(&views);
@@ -125,7 +125,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
 
 /// Prints every change of a pod's request or status until Ctrl-C.
 async fn follow(
-    server: &Server,
+    server: &PodClient,
     scope: &Scope,
     only: &[PodName],
     columns: Columns,
@@ -173,7 +173,7 @@ async fn follow(
         if !updates {
             continue;
         }
-        let view = View::of(&meta);
+        let view = PodStatusOutput::of(&meta);
         if let Some(form) = data {
             form.print(&view);
             continue;
@@ -208,7 +208,7 @@ impl Columns {
         headings
     }
 
-    fn row(self, view: &View, now: Timestamp) -> Vec<String> {
+    fn row(self, view: &PodStatusOutput, now: Timestamp) -> Vec<String> {
         let mut row = Vec::new();
         row.extend(self.namespace.then(|| view.namespace.clone()));
         row.push(view.name.clone());
@@ -269,21 +269,21 @@ mod tests {
     use crate::api::status::{Phase, Step};
     use crate::cli::pod::answer::tests::{meta, status};
 
-    fn view(name: &str, request: Option<&str>, status: Option<&Status>) -> View {
-        View::of(&ObjectMeta {
+    fn view(name: &str, request: Option<&str>, status: Option<&Status>) -> PodStatusOutput {
+        PodStatusOutput::of(&ObjectMeta {
             name: Some(name.into()),
             namespace: Some("demo".into()),
             ..meta(request, status)
         })
     }
 
-    fn table(columns: Columns, views: &[View]) -> String {
+    fn table(columns: Columns, views: &[PodStatusOutput]) -> String {
         let now = "2026-11-20T10:01:00Z".parse().unwrap();
         let cells: Vec<_> = views.iter().map(|view| columns.row(view, now)).collect();
         output::rows(&columns.headings(), &cells, &mut Vec::new()).join("\n")
     }
 
-    fn views() -> Vec<View> {
+    fn views() -> Vec<PodStatusOutput> {
         let done: Status = serde_json::from_str(
             r#"{"id":"web-1","phase":"Succeeded","step":"Ready","reason":"","message":"app restarted in place: down 61 ms",
             "startedAt":"2026-11-20T10:00:00.000Z","finishedAt":"2026-11-20T10:00:30.000Z","containers":[

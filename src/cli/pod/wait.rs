@@ -13,7 +13,7 @@ use crate::cli::exit::Exit;
 use crate::cli::pod::answer::{Answer, Notes, progress};
 use crate::cli::pod::live::Line;
 use crate::cli::pod::names::PodName;
-use crate::cli::pod::server::Server;
+use crate::cli::pod::server::PodClient;
 
 /// A running agent reports within this time; after it a hint is printed.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -81,7 +81,7 @@ impl std::fmt::Display for End {
 }
 
 /// Watches the pod until the request has ended.
-pub(super) async fn wait(server: &Server, awaited: &Awaited, mut line: Line) -> End {
+pub(super) async fn wait(server: &PodClient, awaited: &Awaited, mut line: Line) -> End {
     let begun = Instant::now();
     let until = begun + awaited.patience;
     let mut changes = pin!(server.watch_pod(&awaited.name));

@@ -8,26 +8,33 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use crate::api::annotation;
-use crate::api::request::{Request, Target};
+use crate::api::request::{ContainerRequest, Request};
 use crate::cli::output::message;
 use crate::cli::pod::Failed;
 use crate::cli::pod::answer::{Notes, is_touched, progress};
 use crate::cli::pod::assemble::replaceable;
 use crate::cli::pod::names::PodName;
-use crate::cli::pod::server::Server;
+use crate::cli::pod::server::PodClient;
 use crate::cluster::patch::{self, ANNOTATIONS, UID, VERSION};
 
 /// Number of attempts when the pod's metadata changes between the read and the patch.
 const TURNS: u32 = 8;
 
 /// The containers to restart: the named ones, or the only one that exists.
-pub(super) fn restarts(name: &PodName, pod: &Pod, containers: &[String]) -> Result<Vec<Target>, Failed> {
+pub(super) fn restarts(
+    name: &PodName,
+    pod: &Pod,
+    containers: &[String],
+) -> Result<Vec<ContainerRequest>, Failed> {
     if !containers.is_empty() {
-        return Ok(containers.iter().map(|name| Target { name: name.clone(), image: None }).collect());
+        return Ok(containers
+            .iter()
+            .map(|name| ContainerRequest { name: name.clone(), image: None })
+            .collect());
     }
     let regular: Vec<_> = replaceable(pod).into_iter().map(|(container, _)| container.name.clone()).collect();
     match regular.as_slice() {
-        [only] => Ok(vec![Target { name: only.clone(), image: None }]),
+        [only] => Ok(vec![ContainerRequest { name: only.clone(), image: None }]),
         many => {
             Err(Failed::Usage(format!("{name} has several containers: select with -c ({})", many.join(", "))))
         }
@@ -81,7 +88,7 @@ pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
 
 /// Writes `request` onto the pod that `meta` was read from.
 pub(super) async fn write(
-    server: &Server,
+    server: &PodClient,
     name: &PodName,
     meta: &ObjectMeta,
     request: &Request,
@@ -107,7 +114,7 @@ pub(super) async fn write(
 
 /// Reads the pod's metadata again; an error if it is no longer the same pod.
 pub(super) async fn again(
-    server: &Server,
+    server: &PodClient,
     name: &PodName,
     before: &ObjectMeta,
 ) -> Result<ObjectMeta, Failed> {

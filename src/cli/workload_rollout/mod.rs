@@ -82,9 +82,9 @@ impl About {
     }
 
     /// Connects to the API server and reads the workload.
-    async fn open(&self) -> Result<(server::Server, workload::Workload), Failed> {
+    async fn open(&self) -> Result<(server::WorkloadClient, workload::Workload), Failed> {
         let name = workload::Name::read(&self.workload).map_err(Failed::Usage)?;
-        let server = server::Server::connect(&self.cluster).await?;
+        let server = server::WorkloadClient::connect(&self.cluster).await?;
         let workload = server.workload(&name).await?;
         Ok((server, workload))
     }

@@ -15,12 +15,12 @@ use crate::cluster::patch::json_patch;
 use crate::failure::Class;
 
 /// The API server and the selected namespace.
-pub(super) struct Server {
+pub(super) struct WorkloadClient {
     client: Client,
     pub(super) namespace: String,
 }
 
-impl Server {
+impl WorkloadClient {
     pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
         let (client, namespace) = args.connect().await?;
         Ok(Self { client, namespace })

@@ -15,7 +15,7 @@ use crate::cli::in_place_rollout;
 use crate::cli::output::{line, message};
 use crate::cli::span::Seconds;
 use crate::cli::workload_rollout::About;
-use crate::cli::workload_rollout::server::Server;
+use crate::cli::workload_rollout::server::WorkloadClient;
 use crate::cli::workload_rollout::verdict::{State, Verdict, verdict};
 use crate::cli::workload_rollout::workload::Workload;
 
@@ -36,7 +36,7 @@ pub(super) struct StatusArgs {
 /// JSON output: the progress of an update.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct View<'a> {
+struct WorkloadProgress<'a> {
     namespace: &'a str,
     workload: String,
     state: State,
@@ -84,7 +84,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
 
 /// Follows the update until it is done, stopped or deleted, or the time is over.
 async fn follow(
-    server: &Server,
+    server: &WorkloadClient,
     first: Workload,
     patience: Option<Duration>,
     report_change: &mut impl FnMut(&Workload, &Verdict),
@@ -126,9 +126,9 @@ async fn follow(
     }
 }
 
-fn view<'a>(namespace: &'a str, workload: &'a Workload, verdict: &'a Verdict) -> View<'a> {
+fn view<'a>(namespace: &'a str, workload: &'a Workload, verdict: &'a Verdict) -> WorkloadProgress<'a> {
     let (spec, status) = (&workload.spec, &workload.status);
-    View {
+    WorkloadProgress {
         namespace,
         workload: workload.name.to_string(),
         state: verdict.state,

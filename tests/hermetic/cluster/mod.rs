@@ -8,7 +8,7 @@ mod write;
 use std::time::Duration;
 
 use inplace::api::pod_ref::PodRef;
-use inplace::cluster::client::{Target, connect};
+use inplace::cluster::client::{ConnectOptions, connect};
 use inplace::cluster::pods::NodePods;
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -38,7 +38,7 @@ impl Fixture {
 
     /// Starts a watch.
     async fn watching(api: ApiServer) -> Self {
-        let target = Target { kubeconfig: Some(api.kubeconfig()), context: None };
+        let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), context: None };
         let (client, _) = connect(&target).await.unwrap();
         let stop = CancellationToken::new();
         let pods = NodePods::watch(client, NODE, stop.clone());

@@ -9,7 +9,7 @@ mod tls;
 mod web;
 
 use inplace::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement};
-use inplace::cluster::client::{Target, connect};
+use inplace::cluster::client::{ConnectOptions, connect};
 use inplace::cluster::server::Server as ApiClient;
 use inplace::cri::identity::Origin;
 use inplace::hook::executor::Executor;
@@ -40,7 +40,7 @@ fn settings() -> Settings {
 
 /// A client of the fake API server.
 async fn api_client(api: &ApiServer) -> ApiClient {
-    let target = Target { kubeconfig: Some(api.kubeconfig()), context: None };
+    let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), context: None };
     ApiClient::new(connect(&target).await.unwrap().0)
 }
 

@@ -9,7 +9,7 @@ mod takeover;
 
 use std::time::Duration;
 
-use inplace::cluster::client::{Target, connect};
+use inplace::cluster::client::{ConnectOptions, connect};
 use inplace::cluster::hooks::{HookRuns, Summary};
 use inplace::cluster::server::Server;
 use inplace::hook::executor::Executor;
@@ -108,7 +108,7 @@ impl Fixture {
     }
 
     async fn server(&self) -> Server {
-        let target = Target { kubeconfig: Some(self.api.kubeconfig()), context: None };
+        let target = ConnectOptions { kubeconfig: Some(self.api.kubeconfig()), context: None };
         Server::new(connect(&target).await.unwrap().0)
     }
 
@@ -124,7 +124,7 @@ impl Fixture {
         max_runs: usize,
         patience: Duration,
     ) -> Running {
-        let target = Target { kubeconfig: Some(api.kubeconfig()), context: None };
+        let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), context: None };
         let server = Server::new(connect(&target).await.unwrap().0);
         let (ownership, reported) = watch::channel(Ownership::Ours);
         let (stop, watching) = (CancellationToken::new(), CancellationToken::new());

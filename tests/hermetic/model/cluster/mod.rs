@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use inplace::api::request::{OnFailure, Request, RequestedEngine, Target};
+use inplace::api::request::{ContainerRequest, OnFailure, Request, RequestedEngine};
 use inplace::operation::next::{Next, next};
 use inplace::operation::note::Note;
 use inplace::operation::outcome::{Outcome, Withdrawal};
@@ -158,7 +158,7 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
     let mut request = Request::new(ID.into(), Vec::new());
     for (index, swap) in scenario.swaps.iter().enumerate() {
         let image = swap.then(|| NEW.to_owned());
-        request.containers.push(Target { name: name_of(index), image });
+        request.containers.push(ContainerRequest { name: name_of(index), image });
     }
     request.engine = scenario.engine;
     request.grace_period_seconds = scenario.drain;

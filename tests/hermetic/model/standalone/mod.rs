@@ -10,7 +10,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use inplace::api::request::{HookRef, OnFailure, Request, Target};
+use inplace::api::request::{ContainerRequest, HookRef, OnFailure, Request};
 use inplace::operation::effect::Verb;
 use inplace::operation::next::{Next, next, unseen};
 use inplace::operation::note::Note;
@@ -158,7 +158,7 @@ fn request(scenario: &Scenario) -> Request {
     let mut request = Request::new(ID.into(), Vec::new());
     for (index, swap) in scenario.swaps.iter().enumerate() {
         let image = swap.then(|| "repo/app:new".to_owned());
-        request.containers.push(Target { name: format!("c{index}"), image });
+        request.containers.push(ContainerRequest { name: format!("c{index}"), image });
     }
     request.min_ready_seconds = scenario.min_ready;
     request.deadline_seconds = scenario.deadline;
