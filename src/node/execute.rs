@@ -125,8 +125,9 @@ impl EffectExecutor {
                 client.stop(id, Duration::from_secs(*timeout_seconds)).await?;
                 Ok(EffectOutput::Nothing)
             }
-            Effect::Create { container, source, attempt, image } => {
-                self.replacement(&client, container, source, *attempt, image.as_ref()).await
+            Effect::Create { container, source, attempt, image, limits } => {
+                let (image, limits) = (image.as_ref(), limits.as_deref());
+                self.replacement(&client, container, source, *attempt, image, limits).await
             }
             Effect::Start { container, id } => {
                 client.start(id).await?;
@@ -235,12 +236,20 @@ impl EffectExecutor {
         source: &str,
         attempt: u32,
         image: Option<&ImageChoice>,
+        limits: Option<&str>,
     ) -> Result<EffectOutput, EffectError> {
         let operation_id = self.operation_id.clone();
         let source_id = source;
         self.read_again(source_id).await;
+        let newest = match limits {
+            Some(id) => self.newest(container, id).await,
+            None => None,
+        };
         let source = self.source(source_id).await?;
         let mut config = source.replacement(attempt, image, &operation_id);
+        if let Some(newest) = newest {
+            newest.limit(&mut config);
+        }
         if let Some(log) = source.termination_log() {
             let (file, of) = (log.old.display().to_string(), log.clone());
             match files::beside(&file, move || of.make_fresh(attempt)).await {
@@ -317,6 +326,23 @@ impl EffectExecutor {
         }
         let lost = || EffectError { class: Class::Gone, message: format!("container {id} is gone") };
         self.sources.get(id).ok_or_else(lost)
+    }
+
+    /// The configuration of the container `id`, for its limits. `None` if the container is gone or the runtime does not
+    /// answer soon: the limits of the source are used, because the container is down.
+    async fn newest(&self, container: &str, id: &str) -> Option<Source> {
+        let why = match tokio::time::timeout(READ_AGAIN, read_source(&self.client, id)).await {
+            Ok(Ok(newest)) => return Some(newest),
+            Ok(Err(error)) => error.message,
+            Err(_) => "the runtime did not answer in time".to_owned(),
+        };
+        tracing::warn!(
+            pod = %self.pod,
+            container,
+            why,
+            "the limits of the container that is taken back could not be read: a resize during its time is lost"
+        );
+        None
     }
 
     /// Reads the configuration again, to include changes since the first read, such as a resize during preStop or

@@ -78,6 +78,10 @@ pub enum Effect {
         attempt: u32,
         /// The new image; `None` for the image of the source.
         image: Option<ImageChoice>,
+        /// The container that has run since the source and whose limits apply now; `None` for those of the source. A
+        /// kubelet resizes the newest container, and records by its name that it did.
+        #[serde(default)]
+        limits: Option<String>,
     },
     /// Start the created container `id`.
     Start {

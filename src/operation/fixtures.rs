@@ -317,7 +317,7 @@ impl Bench {
                 return EffectOutput::Image(ImageChoice { reference: image.clone(), id, spec_hash: None });
             }
             Effect::Fence { container, source, attempt, image, .. }
-            | Effect::Create { container, source, attempt, image } => {
+            | Effect::Create { container, source, attempt, image, .. } => {
                 let mut new = self.snapshot.by_id(source).unwrap().clone();
                 new.fence = effect.verb() == Verb::Fence;
                 new.id = format!("{container}-{}{attempt}", if new.fence { "fence-" } else { "" });

@@ -187,8 +187,8 @@ pub(super) fn make<'a>(
     if let Some(waiting) = others_start(operation, target, snapshot, now) {
         return Progress::Next(Next::Wait(waiting));
     }
-    let attempt = replacement.attempt;
-    do_(Effect::Create { container: container(), source: source.clone(), attempt, image })
+    let (attempt, limits) = (replacement.attempt, limits_of(name, source, snapshot));
+    do_(Effect::Create { container: container(), source: source.clone(), attempt, image, limits })
 }
 
 /// Stops the instance that is to be replaced: preStop first, then the stop itself.
@@ -506,6 +506,13 @@ pub(super) fn source_of<'a>(
         .by_id(&target.from.container_id)
         .or_else(|| snapshot.by_id(&replacement.replaces))
         .or_else(|| snapshot.instances(&target.name).last().copied())
+}
+
+/// The newest instance of `name` that has run, if that is not the source: in a rollback, the one that is taken back.
+fn limits_of(name: &str, source: &str, snapshot: &Snapshot) -> Option<String> {
+    let instances = snapshot.instances(name);
+    let newest = instances.iter().rev().find(|instance| instance.started_at.is_some())?;
+    (newest.id != source).then(|| newest.id.clone())
 }
 
 pub(super) fn do_<'a>(effect: Effect) -> Progress<'a> {

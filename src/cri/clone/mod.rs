@@ -104,6 +104,13 @@ impl Source {
         config
     }
 
+    /// Gives `config`, which is for the same container, the limits of this instance.
+    pub fn limit(&self, config: &mut v1::ContainerConfig) {
+        if let Some(limits) = self.config.linux.as_ref().and_then(|linux| linux.resources.clone()) {
+            config.linux.get_or_insert_default().resources = Some(limits);
+        }
+    }
+
     /// The host file for the termination message, if a kubelet created it: a kubelet creates one for each container
     /// instance.
     pub fn termination_log(&self) -> Option<TerminationLog> {

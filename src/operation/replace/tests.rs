@@ -123,6 +123,28 @@ fn a_handler_begun_on_the_way_there_is_not_begun_again_on_the_way_back() {
     assert_eq!(bench.log.iter().filter(|line| line.starts_with("PreStop app-2")).count(), 1);
 }
 
+/// A kubelet resizes the newest container. One that never ran was not resized.
+#[test]
+fn the_container_after_a_rollback_has_the_limits_of_the_one_that_is_taken_back() {
+    for (starts, expected) in [(true, vec![None, Some("app-3".to_owned())]), (false, vec![None, None])] {
+        let mut bench = bench(SWAP);
+        bench.dies = Some(("sha:v2", 100));
+        let mut limits_of = Vec::new();
+        let outcome = bench.play(|effect, snapshot| match effect {
+            Effect::Start { id, .. } if !starts && snapshot.by_id(id).unwrap().image_id == "sha:v2" => {
+                Answer::No(Class::Refused)
+            }
+            Effect::Create { limits, .. } => {
+                limits_of.push(limits.clone());
+                Answer::Obey
+            }
+            _ => Answer::Obey,
+        });
+        assert!(matches!(outcome, Outcome::RolledBack(_)), "{outcome:?}");
+        assert_eq!(limits_of, expected, "{:?}", bench.log);
+    }
+}
+
 #[test]
 fn somebody_elses_creation_is_not_removed_on_the_way_back() {
     let mut bench = Bench::new(SWAP, pod(Owner::Nobody));

@@ -47,7 +47,8 @@ fn only_what_a_container_may_feel_touches_it() {
         image,
         rehearse: true,
     };
-    let create = Effect::Create { container: container.clone(), source, attempt: 3, image: None };
+    let create =
+        Effect::Create { container: container.clone(), source, attempt: 3, image: None, limits: None };
     let start = Effect::Start { container: container.clone(), id: id.clone() };
     let remove = Effect::Remove { container, id, what: Leftover::Fence };
     for (effect, touches) in

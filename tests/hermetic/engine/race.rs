@@ -7,7 +7,7 @@ use inplace::cri::proto::v1::ContainerState;
 use inplace::operation::snapshot::Owner;
 
 use super::super::runtime::{Model, Pod};
-use super::{Fixture, pod, request, short};
+use super::{Fixture, pod, request, shared_pod, short};
 
 /// A pod that a kubelet manages.
 fn kubelets() -> Pod {
@@ -322,4 +322,26 @@ async fn limits_that_change_while_the_container_stops_are_those_of_the_replaceme
     fixture.succeeded(fixture.restart().await, "img:v1");
     let limits = fixture.fake.only("app").config.linux.unwrap().resources.unwrap();
     assert_eq!(limits.memory_limit_in_bytes, 300 << 20);
+}
+
+/// A kubelet resizes the newest instance and remembers the limits by the container's name: it would not notice that the
+/// instance after a rollback has those of before.
+#[tokio::test]
+async fn limits_that_change_while_the_new_image_is_observed_are_those_of_the_container_after_the_rollback() {
+    for pod in [pod(), shared_pod()] {
+        let fixture = Fixture::of(pod).await;
+        fixture.fake.model(|m| m.image("img:v2").dies_after = Some((Duration::from_millis(70), 3)));
+        fixture.fake.on("StartContainer").about("app#1").then(|m| {
+            let id = m.instances("app").last().unwrap().id.clone();
+            let limits = m.container_mut(&id).unwrap().resources.get_or_insert_default();
+            (limits.memory_limit_in_bytes, limits.cpu_quota) = (300 << 20, 70_000);
+        });
+        let ended = fixture.swap().await.unwrap();
+        assert_eq!(ended.phase, Phase::RolledBack, "{ended:#?}");
+        fixture.reached(&ended, "img:v1");
+        let instance = fixture.fake.only("app");
+        assert_ne!(instance.label(inplace::api::annotation::OPERATION), None, "the agent's");
+        let limits = instance.config.linux.unwrap().resources.unwrap();
+        assert_eq!((limits.memory_limit_in_bytes, limits.cpu_quota), (300 << 20, 70_000));
+    }
 }

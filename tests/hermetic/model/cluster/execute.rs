@@ -94,7 +94,7 @@ impl World {
                 effect_error(Class::Final)
             }
             Effect::Fence { container, source, attempt, image, .. }
-            | Effect::Create { container, source, attempt, image } => {
+            | Effect::Create { container, source, attempt, image, .. } => {
                 let fence = effect.verb() == Verb::Fence;
                 let by_process = matches!(effect, Effect::Fence { by_process: true, .. });
                 let Some(source) = self.instance(source).cloned() else { return effect_error(Class::Gone) };

@@ -72,7 +72,7 @@ impl World {
             Effect::PreStop { .. } => Ok(EffectOutput::Nothing),
             Effect::Respec { .. } | Effect::Gate { .. } => effect_error(Class::Final),
             Effect::Fence { container, source, attempt, image, .. }
-            | Effect::Create { container, source, attempt, image } => {
+            | Effect::Create { container, source, attempt, image, .. } => {
                 let fence = effect.verb() == Verb::Fence;
                 let Some(source) = self.instance(source).map(|instance| instance.seen.image_id.clone())
                 else {
