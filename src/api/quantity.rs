@@ -20,6 +20,11 @@ impl Quantity {
         }
     }
 
+    /// True for a quantity of nothing.
+    pub fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
     /// The quantity in `text`; `None` if it is none, negative or too large.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('+').unwrap_or(text);

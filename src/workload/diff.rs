@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::api::pod_template::{PodTemplate, is_sidecar};
 use crate::workload::meaning::meaning;
+use crate::workload::resize::{self, NotResizable};
 
 /// The changes that a running pod has to take over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Change {
     pub annotations: BTreeMap<String, Option<String>>,
     /// Paths of the differences that no running pod can take over; empty when the change can be made in place.
     pub elsewhere: Vec<String>,
+    /// Why, for those of these paths that are resources of a container.
+    pub resources: BTreeMap<String, NotResizable>,
 }
 
 /// Maximum number of paths that are reported.
@@ -40,12 +43,18 @@ impl Change {
             }
         }
         change.elsewhere = elsewhere(old, new, MOST_PATHS);
+        change.resources = not_resizable(&change.elsewhere, old, new);
         change
     }
 
     /// Why the change cannot be made in place, if so.
     pub fn refusal(&self) -> Option<String> {
-        let paths = (!self.elsewhere.is_empty()).then(|| self.elsewhere.join(", "))?;
+        let with_reason = |path: &String| match self.resources.get(path) {
+            Some(why) => format!("{path} ({why})"),
+            None => path.clone(),
+        };
+        let paths: Vec<_> = self.elsewhere.iter().map(with_reason).collect();
+        let paths = (!paths.is_empty()).then(|| paths.join(", "))?;
         Some(format!(
             "{paths} cannot be changed in a running pod: only images of containers, labels and annotations can. Undo that \
              part, use updateStrategy.type RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
@@ -86,6 +95,25 @@ pub(super) fn elsewhere(old: &PodTemplate, new: &PodTemplate, most: usize) -> Ve
     paths.found
 }
 
+/// Why those of the `paths` that are resources of a container cannot be changed in a running pod.
+pub(super) fn not_resizable(
+    paths: &[String],
+    old: &PodTemplate,
+    new: &PodTemplate,
+) -> BTreeMap<String, NotResizable> {
+    if !paths.iter().any(|path| path.contains(".resources.")) {
+        return BTreeMap::new();
+    }
+    let (old, new) = (meaning(old), meaning(new));
+    let spec = |template: &Value| template.get("spec").cloned().unwrap_or_default();
+    let (old, new) = (spec(&old), spec(&new));
+    let reason = |path: &String| Some((path.clone(), resize::not_resizable(path, &old, &new)?));
+    paths.iter().filter_map(reason).collect()
+}
+
+/// Objects that are compared field by field also when one of the templates does not have them.
+const OPENED: [&str; 3] = ["resources", "limits", "requests"];
+
 struct Paths {
     found: Vec<String>,
     most: usize,
@@ -97,6 +125,14 @@ impl Paths {
         if self.found.len() >= self.most || old == new {
             return;
         }
+        // An object that says nothing is left out, so it is compared as an empty one.
+        let nothing = Value::Object(Map::new());
+        let opened = path.rsplit('.').next().is_some_and(|last| OPENED.contains(&last));
+        let (old, new) = match (old, new) {
+            (Value::Null, Value::Object(_)) if opened => (&nothing, new),
+            (Value::Object(_), Value::Null) if opened => (old, &nothing),
+            both => both,
+        };
         match (old, new) {
             (Value::Object(before), Value::Object(after)) => {
                 let mut keys: Vec<_> = before.keys().chain(after.keys()).collect();
@@ -104,8 +140,7 @@ impl Paths {
                 keys.dedup();
                 for key in keys {
                     let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                    let value =
-                        |of: &serde_json::Map<String, Value>| of.get(key).cloned().unwrap_or_default();
+                    let value = |of: &Map<String, Value>| of.get(key).cloned().unwrap_or_default();
                     self.compare(&inner, &value(before), &value(after));
                 }
             }
@@ -166,6 +201,30 @@ mod tests {
         assert!(
             refusal.contains("RollingUpdate") && !refusal.contains("secret") && !refusal.contains("other")
         );
+    }
+
+    #[test]
+    fn resources_are_named_one_by_one_with_the_reason() {
+        let mut new = base();
+        new["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1", "example.com/gpu": "1"}});
+        for (old, new) in [(base(), new.clone()), (new.clone(), base())] {
+            let change = Change::between(&template(old), &template(new));
+            let limits = "spec.containers[0].resources.limits";
+            assert_eq!(change.elsewhere, [format!("{limits}.cpu"), format!("{limits}.example.com/gpu")]);
+            let refusal = change.refusal().unwrap();
+            let other =
+                "example.com/gpu (Kubernetes changes only cpu and memory of a running container) cannot";
+            assert!(refusal.contains(other), "{refusal}");
+        }
+        let mut more = new.clone();
+        more["spec"]["containers"][0]["resources"]["limits"]["cpu"] = json!("2");
+        let refusal = Change::between(&template(new.clone()), &template(more)).refusal().unwrap();
+        let reason =
+            "limits.cpu (this version of inplace resizes no pods) cannot be changed in a running pod";
+        assert!(refusal.contains(reason), "{refusal}");
+        let mut same = new.clone();
+        same["spec"]["containers"][0]["resources"]["limits"]["cpu"] = json!("1000m");
+        assert_eq!(Change::between(&template(new), &template(same)), Change::default());
     }
 
     #[test]

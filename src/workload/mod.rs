@@ -55,6 +55,7 @@ pub mod planned;
 pub mod prefetch;
 pub mod report;
 pub mod request;
+pub mod resize;
 pub mod revision;
 pub mod scale;
 pub mod spec;

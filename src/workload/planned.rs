@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::api::game_deployment::UpdateType;
 use crate::api::pod_template::PodTemplate;
 use crate::workload::claims::template_problems;
-use crate::workload::diff::{Change, elsewhere};
+use crate::workload::diff::{Change, elsewhere, not_resizable};
 use crate::workload::spec::WorkloadSpec;
 
 /// What becomes of one field.
@@ -73,6 +73,7 @@ fn refused(problem: &str) -> PlannedField {
 fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSpec) {
     let change = Change::between(&old.template, &new.template);
     let others = elsewhere(&old.template, &new.template, MOST_FIELDS);
+    let resources = not_resizable(&others, &old.template, &new.template);
     let mut add = |field: String, effect: Effect, message: String| {
         let field = format!("spec.template.{field}");
         // Of a change that is refused, the other fields are shown as they would be without it.
@@ -122,9 +123,12 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
     for path in others {
         let (effect, message) = recreated.map_or_else(
             || {
-                let why = "cannot be changed in a running pod: it needs new pods. Undo it, use updateStrategy.type RollingUpdate, \
-                           or set the annotation inplace.dev/in-place-fallback: Recreate";
-                (Effect::Refused, why.to_owned())
+                let reason = resources.get(&path).map(|why| format!("{why}, so ")).unwrap_or_default();
+                let why = format!(
+                    "cannot be changed in a running pod: {reason}it needs new pods. Undo it, use updateStrategy.type \
+                     RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
+                );
+                (Effect::Refused, why)
             },
             |(effect, message)| (effect, message.to_owned()),
         );
@@ -242,6 +246,27 @@ mod tests {
         assert!(of(&old, &rolling).iter().all(|(_, effect, _)| *effect == Effect::NewPods));
         let waits = new.with("/updateStrategy/type", json!("OnDelete"));
         assert!(of(&old, &waits).iter().all(|(_, effect, _)| *effect == Effect::WaitsForDeletion));
+    }
+
+    #[test]
+    fn resources_say_why_they_need_new_pods() {
+        let limits = "/template/spec/containers/0/resources";
+        let old = in_place().with(limits, json!({"limits": {"cpu": "1", "memory": "1Gi"}}));
+        for (path, resources, says) in [
+            ("limits.cpu", json!({"limits": {"cpu": "2", "memory": "1Gi"}}), "resizes no pods"),
+            ("limits.cpu", json!({"limits": {"memory": "1Gi"}}), "does not remove limits"),
+            (
+                "requests.cpu",
+                json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}}),
+                "from Guaranteed to Burstable",
+            ),
+        ] {
+            let fields = of(&old, &old.clone().with(limits, resources));
+            let path = format!("spec.template.spec.containers[0].resources.{path}");
+            let (_, effect, message) = fields.iter().find(|(field, ..)| *field == path).unwrap();
+            assert!(*effect == Effect::Refused && message.contains(says), "{fields:#?}");
+            assert!(message.ends_with("in-place-fallback: Recreate"), "{message}");
+        }
     }
 
     #[test]

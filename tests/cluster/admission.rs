@@ -221,6 +221,12 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
         "",
         &["spec.template: spec.hostNetwork cannot be changed"],
     );
+    let limits = r#"[{"op":"add","path":"/spec/template/spec/containers/0/resources","value":{"limits":{"cpu":"1"}}}]"#;
+    fixture.refused(
+        &["patch", deployment, "--type=json", "-p", limits],
+        "",
+        &["limits.cpu (the QoS class of the pod would change from BestEffort to Burstable) cannot be changed"],
+    );
     let image = r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"python:3.7"}]"#;
     fixture.done(&["patch", deployment, "--type=json", "-p", image], "");
 

@@ -347,6 +347,14 @@ async fn the_plan_of_a_new_manifest_says_field_by_field_what_it_costs() {
     );
     assert!(!out.contains("other") && out.ends_with("nothing was touched\n"), "{out}");
 
+    let limited =
+        json!({"containers": [{"name": "app", "image": "app:1", "resources": {"limits": {"cpu": "1"}}}]});
+    let (code, out, _) = plan(&object("app:1", &limited));
+    assert_eq!(code, Some(3), "{out}");
+    let line = "spec.template.spec.containers[0].resources.limits.cpu: refused: cannot be changed in a running pod: \
+                the QoS class of the pod would change from BestEffort to Burstable, so it needs new pods";
+    assert!(out.contains(line) && out.ends_with("nothing was touched\n"), "{out}");
+
     let (code, _, err) = plan(&json!({"kind": "GameDeployment"}));
     assert_eq!(code, Some(3), "{err}");
     assert!(err.contains("it has no GameDeployment game"), "{err}");
