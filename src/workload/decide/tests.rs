@@ -21,6 +21,7 @@ mod batches;
 mod claims;
 mod deadline;
 mod disruptions;
+mod environment;
 mod failed_hooks;
 mod faults;
 mod foreign;
