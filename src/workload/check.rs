@@ -256,6 +256,24 @@ mod tests {
     }
 
     #[test]
+    fn the_selector_cannot_be_changed() {
+        let other = |draft: &fixtures::Draft| {
+            let label = |draft: fixtures::Draft, path: &str| draft.with(path, json!("blue"));
+            let draft = label(draft.clone(), "/selector/matchLabels/track");
+            label(draft, "/template/metadata/labels/track")
+        };
+        let refused =
+            "spec.selector: cannot be changed: delete the workload with --cascade=orphan and create it again";
+        let old = fixtures::deployment();
+        let new = other(&old);
+        assert!(deployment(None, &new.object()).is_empty(), "a new workload can have it");
+        assert_eq!(deployment(Some(&old.object()), &new.object()), [refused]);
+        assert!(deployment(Some(&new.object()), &new.object()).is_empty());
+        let old = fixtures::stateful_set();
+        assert_eq!(stateful_set(Some(&old.set_object()), &other(&old).set_object()), [refused]);
+    }
+
+    #[test]
     fn what_pods_and_claims_hang_on_cannot_be_changed() {
         let old = fixtures::stateful_set();
         let new = old.clone().with("/serviceName", json!("other")).with("/reserveOrders", json!([-1]));

@@ -1,18 +1,24 @@
-//! Random workloads in a simulated cluster: pods that start, break and fail; agents that answer, refuse or are
-//! missing; hooks; users who change the spec; controllers that are killed between two writes.
+//! Random workloads in a simulated cluster: pods that start, break and fail; nodes that are lost and come back; agents
+//! that answer, refuse or are missing; hooks; users who change the spec; controllers that are killed between two writes,
+//! also while another one has taken over.
 //!
 //! Invariants at every reconcile: no more tasks than the budget; no more updates in place of Ready pods than the
 //! `PodDisruptionBudget` allows; no pod taken that the budget does not allow; no pod touched before its gate has passed; no
 //! healthy pod deleted without need; while an update is aborted, no pod is updated to its revision or created from it. When
 //! the cluster comes to rest, the
 //! workload is as its spec says.
+//!
+//! `INPLACE_MODEL_MOVES=1000000` makes each test go on until it has made that many moves, in batches. It prints the seed of
+//! each batch (`--nocapture`), and a failure prints what repeats its batch.
 
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseResult, TestRunner};
 use serde_json::json;
 
+use crate::api::workload_key;
 use crate::workload::fixtures::{Draft, deployment, stateful_set};
 
 use world::World;
@@ -25,6 +31,9 @@ mod world;
 enum Move {
     /// The controller reconciles and is killed after this many writes.
     Reconcile(usize),
+    /// Another controller takes over after this many writes and reconciles; then the next write of the first one,
+    /// which was under way, gets through.
+    TakeOver(usize),
     /// This many seconds pass.
     Wait(i64),
     /// Kubelets start pods, and pods that are being deleted disappear.
@@ -37,6 +46,8 @@ enum Move {
     Break(usize, bool),
     /// The pod at this index is deleted by another client.
     Kill(usize),
+    /// The node at this index is lost or comes back.
+    Node(usize, bool),
     /// The user changes the image.
     Image(u8),
     /// The user changes `replicas`.
@@ -73,12 +84,14 @@ fn moves() -> impl Strategy<Value = Move> {
     let agent = agent_moves();
     prop_oneof![
         12 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Reconcile),
+        1 => (0..4_usize).prop_map(Move::TakeOver),
         3 => (1..200_i64).prop_map(Move::Wait),
         8 => Just(Move::Kubelet),
         12 => (0..8_usize, agent).prop_map(|(at, how)| Move::Agent(at, how)),
         6 => (0..8_usize, prop::bool::weighted(0.7)).prop_map(|(at, well)| Move::Hook(at, well)),
         2 => (0..8_usize, any::<bool>()).prop_map(|(at, well)| Move::Break(at, well)),
         1 => (0..8_usize).prop_map(Move::Kill),
+        1 => (0..world::NODES, prop::bool::weighted(0.4)).prop_map(|(at, lost)| Move::Node(at, lost)),
         2 => (1..4_u8).prop_map(Move::Image),
         2 => (0..8_u8).prop_map(Move::Scale),
         1 => (0..6_u8).prop_map(Move::Partition),
@@ -103,9 +116,22 @@ fn drafts() -> impl Strategy<Value = Draft> {
         prop_oneof![Just(0), Just(30)],
         prop_oneof![1 => Just("Pause"), 2 => Just("Abort")],
         prop_oneof![2 => Just(None), 1 => Just(Some(300))],
+        any::<bool>(),
     );
     strategy.prop_map(
-        |(way, unavailable, surge, hooks, set, parallel, replicas, min_ready, on_failure, deadline)| {
+        |(
+            way,
+            unavailable,
+            surge,
+            hooks,
+            set,
+            parallel,
+            replicas,
+            min_ready,
+            on_failure,
+            deadline,
+            force,
+        )| {
             let in_place = json!({"gracePeriodSeconds": 10});
             // Admission refuses limits under which no pod can be updated.
             let possible = unavailable > 0 || surge > 0 && way != "HotPatchUpdate";
@@ -129,6 +155,11 @@ fn drafts() -> impl Strategy<Value = Draft> {
             let draft = draft
                 .with("/updateStrategy/onFailure", json!(on_failure))
                 .with("/progressDeadlineSeconds", json!(deadline));
+            let draft = if force {
+                draft.with("/template/metadata/annotations", json!({workload_key::NODE_LOST: "true"}))
+            } else {
+                draft
+            };
             let hook = json!({"hook": {"templateName": "test"}});
             match hooks {
                 0 => draft,
@@ -139,15 +170,37 @@ fn drafts() -> impl Strategy<Value = Draft> {
     )
 }
 
-/// Runs `case` for as many values of `cases` as `PROPTEST_CASES` says, 256 without it. Every run has another seed,
-/// unless `PROPTEST_RNG_SEED` sets one. A failure is printed with the smallest failing value and the seed.
-fn check_all<S: Strategy>(cases: &S, case: impl Fn(S::Value) -> TestCaseResult) -> Config {
+/// Name of the environment variable with the number of moves that a test makes at least.
+const MOVES: &str = "INPLACE_MODEL_MOVES";
+
+/// Runs `case` for as many values of `cases` as `PROPTEST_CASES` says, 256 without it, and again until `INPLACE_MODEL_MOVES`
+/// moves are made. Every run has another seed, unless `PROPTEST_RNG_SEED` sets the first one. A failure is printed with
+/// the smallest failing value and the seed.
+fn check_all<S>(cases: &S, case: impl Fn(S::Value) -> TestCaseResult) -> Config
+where
+    S: Strategy<Value = (Draft, Vec<Move>)>,
+{
     let mut config = Config { failure_persistence: None, ..Config::default() };
-    if matches!(config.rng_seed, RngSeed::Random) {
-        config.rng_seed = RngSeed::Fixed(RandomState::new().hash_one(()));
-    }
-    if let Err(error) = TestRunner::new(config.clone()).run(cases, case) {
-        panic!("{error}\nPROPTEST_RNG_SEED={} PROPTEST_CASES={}", config.rng_seed, config.cases);
+    let first = match config.rng_seed {
+        RngSeed::Fixed(seed) => seed,
+        RngSeed::Random => RandomState::new().hash_one(()),
+    };
+    let least = std::env::var(MOVES).map_or(0, |text| text.parse::<usize>().expect(MOVES));
+    let made = Cell::new(0);
+    for batch in 0.. {
+        let seed = first.wrapping_add(batch);
+        config.rng_seed = RngSeed::Fixed(seed);
+        let counted = |(draft, moves): (Draft, Vec<Move>)| {
+            made.set(made.get() + moves.len());
+            case((draft, moves))
+        };
+        if let Err(error) = TestRunner::new(config.clone()).run(cases, counted) {
+            panic!("{error}\nPROPTEST_RNG_SEED={seed} PROPTEST_CASES={}", config.cases);
+        }
+        println!("seed {seed}: passed; {} moves so far", made.get());
+        if made.get() >= least {
+            break;
+        }
     }
     config
 }

@@ -22,13 +22,15 @@ pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
     let reported = |view: &PodView<'_>| {
         let task = view.pod.task.as_ref().filter(|task| !task.deletes() && task.stage != Stage::Done)?;
         let answer = view.pod.answer.as_ref().filter(|answer| answer.id == task.id())?;
+        let at_hook = answer.step == Some(RequestStep::PostHook);
+        // An operation that was rolled back because of its hook ends at the step Rollback.
+        let ended_by_hook = at_hook || failed_hook::failed_afterwards(view);
         let phase = match answer.phase {
-            Phase::Running => "Running",
-            Phase::Failed | Phase::RolledBack => "Failed",
+            Phase::Running if at_hook => "Running",
+            Phase::Failed | Phase::RolledBack if ended_by_hook => "Failed",
             _ => return None,
         };
-        let at_hook = answer.step == Some(RequestStep::PostHook);
-        at_hook.then(|| HookCondition {
+        Some(HookCondition {
             pod_name: view.pod.name.clone(),
             start_time: Some(answer.started_at.map_or(task.at, whole_seconds)),
             phase: phase.to_owned(),

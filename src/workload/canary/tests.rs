@@ -111,6 +111,7 @@ fn a_pause_without_an_end_is_ended_by_the_user() {
     assert!(rollout.paused && rollout.steps.pauses.is_empty(), "begun once paused is seen");
     rollout.decide();
     assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByCanaryPauseStep);
+    assert_eq!(rollout.steps.canary.pause_start_time, None, "`pauseConditions` has the time");
     rollout.now = 100_000;
     assert_eq!(rollout.index(), 0);
     rollout.paused = false;
@@ -155,6 +156,16 @@ fn a_hook_lets_the_step_pass_and_goes() {
     rollout.runs[0].phase = HookPhase::Successful;
     assert_eq!(rollout.index(), 1);
     assert!(rollout.runs.is_empty());
+}
+
+#[test]
+fn a_hook_gets_the_arguments_that_have_a_value_and_no_others() {
+    let args = json!([{"name": "service-name", "value": "svc"}, {"name": "of-the-template"}]);
+    let mut rollout = rollout(&json!([{"hook": {"templateName": "test", "args": args}}, {"partition": 5}]));
+    let created: Vec<_> = (0..2).flat_map(|_| rollout.decide().actions).collect();
+    let [Action::CreateRun(run)] = &created[..] else { panic!("{created:?}") };
+    let args: Vec<_> = run.args.iter().map(|arg| (arg.name.as_str(), arg.value.as_str())).collect();
+    assert_eq!(args, [("service-name", "svc")]);
 }
 
 #[test]

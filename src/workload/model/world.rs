@@ -16,19 +16,22 @@ use crate::podtask::pod::{Pod, PodPhase};
 use crate::podtask::state::TaskState;
 use crate::podtask::task::Purpose;
 use crate::podtask::write::PodPatch;
-use crate::workload::action::{Action, BudgetClaims};
+use crate::workload::action::{Action, BudgetClaims, Why};
 use crate::workload::claims::{Claim, Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
 use crate::workload::input::CachedObjects;
-use crate::workload::order::Nodes;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
 
 use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE};
+use nodes::{is_on, node_name};
+
+pub(super) use nodes::NODES;
 
 mod checks;
+mod nodes;
 
 /// All objects of the simulated cluster.
 pub(super) struct World {
@@ -51,6 +54,8 @@ pub(super) struct World {
     entries: BTreeMap<String, Timestamp>,
     /// When the agent last started a container, by pod.
     started: BTreeMap<String, Timestamp>,
+    /// The nodes without a kubelet and an agent.
+    lost: BTreeSet<String>,
 }
 
 impl World {
@@ -70,12 +75,15 @@ impl World {
             least: None,
             entries: BTreeMap::new(),
             started: BTreeMap::new(),
+            lost: BTreeSet::new(),
         }
     }
 
     pub(super) fn make(&mut self, one: &Move) {
         match one {
             Move::Reconcile(writes) => self.reconcile(*writes),
+            Move::TakeOver(writes) => self.take_over(*writes),
+            Move::Node(at, lost) => self.lose(*at, *lost),
             Move::Wait(seconds) => self.now += SignedDuration::from_secs(*seconds),
             Move::Kubelet => self.kubelet(),
             Move::Agent(at, how) => self.agent(*at, *how),
@@ -88,7 +96,9 @@ impl World {
             }
             Move::Break(at, well) => {
                 let now = self.now;
-                if let Some(pod) = self.pick(*at).filter(|pod| pod.phase == PodPhase::Running) {
+                let lost = self.lost.clone();
+                let runs = |pod: &&mut Pod| pod.phase == PodPhase::Running && !is_on(pod, &lost);
+                if let Some(pod) = self.pick(*at).filter(runs) {
                     pod.ready_since = well.then_some(now);
                     pod.version.push('b');
                 }
@@ -163,7 +173,7 @@ impl World {
 
     fn decision(&self) -> Decision {
         let spec = self.draft.spec();
-        let (nodes, taken, classes) = (Nodes::new(), BTreeSet::new(), StorageClasses::new());
+        let (nodes, taken, classes) = (self.nodes(), BTreeSet::new(), StorageClasses::new());
         let needed = self.needed();
         let disruptions = self.allowance();
         let seen = CachedObjects {
@@ -198,6 +208,20 @@ impl World {
         }
     }
 
+    /// A controller reconciles, loses its lease after this many writes, and has one more under way.
+    fn take_over(&mut self, writes: usize) {
+        let first = self.decision();
+        self.check(&first);
+        self.check_claims(&first);
+        for action in first.actions.iter().take(writes) {
+            self.write(action);
+        }
+        self.reconcile(usize::MAX);
+        if let Some(late) = first.actions.get(writes) {
+            self.write(late);
+        }
+    }
+
     /// True while an update is aborted.
     pub(super) fn is_aborted(&self) -> bool {
         !self.report.aborted_revision.is_empty()
@@ -223,6 +247,9 @@ impl World {
             Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone(), Claim::default())),
             Action::OwnClaim { .. } | Action::GrowClaim { .. } => panic!("the sets have no claims"),
             Action::CreatePod { name, body } => self.born(name, body),
+            Action::DeletePod { pod, why: Why::LostNode } => {
+                self.pods.retain(|cached| cached.uid != pod.uid || cached.version != pod.version);
+            }
             Action::DeletePod { pod, .. } => {
                 let pod = self
                     .pods
@@ -293,12 +320,17 @@ impl World {
 
     fn kubelet(&mut self) {
         let (now, made) = (self.now, self.made);
-        self.pods.retain(|pod| !pod.is_deleting());
+        let lost = &self.lost;
+        self.pods.retain(|pod| !pod.is_deleting() || is_on(pod, lost));
         let cached: BTreeSet<_> = self.pods.iter().map(|pod| pod.uid.clone()).collect();
         self.wanted.retain(|uid, _| cached.contains(uid));
         self.open.retain(|uid, _| cached.contains(uid));
-        for pod in self.pods.iter_mut().filter(|pod| pod.phase == PodPhase::Pending) {
-            pod.node = Some(format!("node-{}", made % 3));
+        let first = usize::try_from(made).unwrap();
+        let mut healthy = (first..first + NODES).map(node_name).filter(|name| !lost.contains(name));
+        let Some(node) = healthy.next() else { return };
+        let starts = |pod: &&mut Pod| pod.phase == PodPhase::Pending && !pod.is_deleting();
+        for pod in self.pods.iter_mut().filter(starts) {
+            pod.node = Some(node.clone());
             pod.phase = PodPhase::Running;
             pod.ready_since = Some(now);
             pod.version.push('k');
@@ -309,11 +341,10 @@ impl World {
     fn agent(&mut self, at: usize, how: AgentMove) {
         let now = self.now;
         let many = self.pods.len().max(1);
-        let Some(pod) =
-            self.pods.get_mut(at % many).filter(|pod| !pod.is_deleting() && pod.phase == PodPhase::Running)
-        else {
-            return;
-        };
+        let lost = &self.lost;
+        let works =
+            |pod: &&mut Pod| !pod.is_deleting() && pod.phase == PodPhase::Running && !is_on(pod, lost);
+        let Some(pod) = self.pods.get_mut(at % many).filter(works) else { return };
         let wanted = self.wanted.get(&pod.uid);
         if !self.open.contains_key(&pod.uid) {
             let Some(wanted) = wanted else { return };
@@ -378,6 +409,7 @@ impl World {
     pub(super) fn come_to_rest(&mut self) {
         let mut quiet = 0;
         self.least = self.least.map(|_| 0);
+        self.lost.clear();
         for round in 0..400 {
             // Continue a paused step, once the pause is recorded.
             if round % 3 == 0 {

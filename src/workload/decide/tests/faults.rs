@@ -211,7 +211,8 @@ fn the_post_hook_is_part_of_the_update_and_is_tried_again_on_demand() {
     );
     for pod in &mut sight.pods {
         let id = pod.answer.as_ref().unwrap().id.clone();
-        pod.answer = Some(answer(&id, Phase::RolledBack, Some(Step::PostHook)));
+        let rolled_back = answer(&id, Phase::RolledBack, Some(Step::Rollback));
+        pod.answer = Some(Status { reason: "PostHookFailed".to_owned(), ..rolled_back });
     }
     step(&mut sight, &new);
     let decision = step(&mut sight, &new);

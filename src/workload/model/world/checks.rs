@@ -13,6 +13,7 @@ use crate::workload::spec::WorkloadSpec;
 use std::collections::BTreeSet;
 
 use super::World;
+use super::nodes::is_on;
 
 impl World {
     /// The invariants of every decision.
@@ -38,6 +39,10 @@ impl World {
         let (mut taken, mut scaled) = (0, 0);
         for action in &decision.actions {
             match action {
+                Action::DeletePod { pod, why: Why::LostNode } => {
+                    let lost = self.pods.iter().any(|one| one.uid == pod.uid && is_on(one, &self.lost));
+                    assert!(lost, "{} is deleted by force on a node that reports", pod.name);
+                }
                 Action::DeletePod { pod, why: Why::Recreate } => {
                     taken += usize::from(after.remove(pod.name.as_str()));
                     self.check_gate(&spec, &pod.name);

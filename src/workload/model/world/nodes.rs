@@ -1,0 +1,44 @@
+//! Nodes of the simulated cluster that are lost and come back. Pods on a lost node are not Ready, its agent does nothing,
+//! and pods that are deleted there stay.
+
+use std::collections::BTreeSet;
+
+use crate::podtask::pod::Pod;
+use crate::workload::order::{Node, Nodes};
+
+use super::World;
+
+/// How many nodes the cluster has.
+pub(in crate::workload::model) const NODES: usize = 3;
+
+impl World {
+    /// The node at this index is lost or comes back.
+    pub(super) fn lose(&mut self, at: usize, lost: bool) {
+        let name = node_name(at);
+        if !lost {
+            self.lost.remove(&name);
+            return;
+        }
+        self.lost.insert(name);
+        for pod in self.pods.iter_mut().filter(|pod| is_on(pod, &self.lost)) {
+            pod.ready_since = None;
+            pod.version.push('n');
+        }
+    }
+
+    /// The nodes as the controller sees them.
+    pub(super) fn nodes(&self) -> Nodes {
+        let node = |name: &String| Node { ready: !self.lost.contains(name), ..Node::default() };
+        (0..NODES).map(node_name).map(|name| (name.clone(), node(&name))).collect()
+    }
+}
+
+/// Name of the node at this index.
+pub(super) fn node_name(at: usize) -> String {
+    format!("node-{}", at % NODES)
+}
+
+/// True if the pod is on one of these nodes.
+pub(super) fn is_on(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
+    pod.node.as_ref().is_some_and(|node| nodes.contains(node))
+}
