@@ -78,7 +78,7 @@ async fn waiting(api: &ApiServer, more: &[&str]) -> (Child, String) {
 #[tokio::test]
 async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
     let api = shop().await;
-    let flags = "--max-unavailable 10% --partition 1 --failure-threshold 2 --rollout-deadline 2h --ttl 10m --grace 5s --drain confirmed \
+    let flags = "--max-unavailable 10% --partition 1 --failure-threshold 2 --rollout-deadline 2h --progress-deadline 15m --ttl 10m --grace 5s --drain confirmed \
                  --pre-hook drain --hook-arg k=v --min-ready 3 --ready-timeout 1m --deadline 5m --on-failure keep --engine stop \
                  --reason ticket --allow-template-drift --paused";
     let line = format!("swap deploy/web app=repo/app:v2 {flags}");
@@ -96,7 +96,7 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
             "containers": [{"name": "app", "image": "repo/app:v2"}],
             "prefetch": true,
             "maxUnavailable": "10%", "partition": 1, "paused": true, "failureThreshold": 2, "allowTemplateDrift": true,
-            "deadlineSeconds": 7200, "ttlSecondsAfterFinished": 600,
+            "deadlineSeconds": 7200, "progressDeadlineSeconds": 900, "ttlSecondsAfterFinished": 600,
             "pod": {"eachReady": false, "gracePeriodSeconds": 5, "drain": "Confirmed",
                 "preHook": {"templateName": "drain", "args": [{"name": "k", "value": "v"}]}, "minReadySeconds": 3,
                 "readyTimeoutSeconds": 60, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Stop", "reason": "ticket"},

@@ -91,7 +91,7 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
         prefetch: true,
         allow_template_drift: flags.allow_template_drift,
         deadline_seconds: flags.rollout_deadline.map(|Seconds(seconds)| whole(seconds)),
-        progress_deadline_seconds: None,
+        progress_deadline_seconds: flags.progress_deadline.map(|Seconds(seconds)| whole(seconds)),
         ttl_seconds_after_finished: ttl.map(|Seconds(seconds)| whole(seconds)),
         pod: terms(request),
     };

@@ -27,6 +27,10 @@ pub(in crate::cli) struct RolloutFlags {
     /// Time until the whole rollout must have ended [default: no limit; --deadline applies to each pod]
     #[arg(long, value_name = "TIME")]
     pub(super) rollout_deadline: Option<Seconds>,
+    /// Time without a further pod that is done or has failed after which the rollout fails [default: no limit; time while
+    /// it is paused does not count]
+    #[arg(long, value_name = "TIME")]
+    pub(super) progress_deadline: Option<Seconds>,
     /// Time after the end until the rollout is deleted; or `never` to keep it [default: 24h]
     #[arg(long, value_name = "TIME|never")]
     pub(super) ttl: Option<Ttl>,
@@ -47,6 +51,7 @@ impl RolloutFlags {
             partition,
             failure_threshold,
             rollout_deadline,
+            progress_deadline,
             ttl,
             paused,
             allow_template_drift,
@@ -57,6 +62,7 @@ impl RolloutFlags {
             (partition.is_some(), "--partition"),
             (failure_threshold.is_some(), "--failure-threshold"),
             (rollout_deadline.is_some(), "--rollout-deadline"),
+            (progress_deadline.is_some(), "--progress-deadline"),
             (ttl.is_some(), "--ttl"),
             (*paused, "--paused"),
             (*allow_template_drift, "--allow-template-drift"),

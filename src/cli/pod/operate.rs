@@ -368,7 +368,7 @@ mod tests {
             "swap -n demo web --grace 30s app=repo/app:v2 --pre-hook drain side=repo/side:v3",
             "restart deploy/web -c app --max-unavailable 10% --partition 3 --failure-threshold 2 --ttl never --wait",
             "restart -l app=web,tier=a --paused -o name",
-            "swap sts/db app=repo/app:v2 --allow-template-drift --rollout-deadline 2h --ttl 10m",
+            "swap sts/db app=repo/app:v2 --allow-template-drift --rollout-deadline 2h --progress-deadline 15m --ttl 10m",
             "plan web -c app -o yaml",
             "plan pod/web app=repo/app:v2 --kubeconfig /k --context c",
             "status",
