@@ -119,7 +119,8 @@ pub struct UpdateStrategy {
     #[serde(default = "nothing")]
     #[schemars(extend("nullable" = false))]
     pub max_surge: IntOrString,
-    /// True if no further updates are started. Scaling continues.
+    /// True if no further updates are started. Scaling continues. Only users set it; a canary step that waits is in
+    /// `status.pauseConditions`.
     #[serde(default)]
     pub paused: bool,
     /// What happens when too many pods failed or the progress deadline is exceeded.

@@ -149,7 +149,8 @@ pub struct StatefulUpdateStrategy {
     /// How many pods are updated, and which; for in-place updates as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
-    /// True if no further updates are started. Scaling continues.
+    /// True if no further updates are started. Scaling continues. Only users set it; a canary step that waits is in
+    /// `status.pauseConditions`.
     #[serde(default)]
     pub paused: bool,
     /// What happens when too many pods failed or the progress deadline is exceeded.

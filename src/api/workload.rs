@@ -101,7 +101,8 @@ pub struct CanaryStep {
 /// A pause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CanaryPause {
-    /// The duration in seconds; absent: until `paused` is set to false.
+    /// The duration in seconds; absent: until a user resumes the step, with `inplace rollout resume` or by setting
+    /// `paused` to true and then to false while the step pauses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub duration: Option<i32>,
@@ -136,6 +137,9 @@ pub struct PauseCondition {
     pub reason: PauseReason,
     /// When the wait began.
     pub start_time: Timestamp,
+    /// True once `updateStrategy.paused: true` was observed during this wait: `paused: false` then ends it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub user_paused: bool,
 }
 
 /// Why a canary rollout waits.
@@ -166,7 +170,7 @@ pub struct CanaryStatus {
     /// The revision of the last completed rollout.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
-    /// Never set; it exists for clients that read it.
+    /// When the wait of the step began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_start_time: Option<Timestamp>,
     /// The `HookRun` of the step.

@@ -66,6 +66,9 @@ pub const FAILURE_THRESHOLD: &str = "inplace.dev/failure-threshold";
 /// Annotation on a workload, with any value: failed updates are retried. The controller removes it when it has started the
 /// retry.
 pub const RETRY: &str = "inplace.dev/retry";
+/// Annotation on a workload, `REVISION/STEP` as in `status.updateRevision` and `status.currentStepIndex`: ends the wait of
+/// this canary step. The controller removes it when it has ended the wait, or if this step does not wait.
+pub const RESUME_STEP: &str = "inplace.dev/resume-step";
 
 /// The value of the task in `annotations`. If the values of the two names differ, that of [`OLD_TASK`] is newer: an earlier
 /// build, which writes only that name, wrote last.

@@ -42,10 +42,10 @@ pub fn stable<'a>(before: &Report, revisions: &'a [Revision], current: &'a Revis
     revisions.iter().find(|revision| revision.name == before.stable_revision).unwrap_or(current)
 }
 
-/// True when an abort begins now. `late`: the progress deadline is exceeded.
+/// True when an abort begins now. `late`: the progress deadline is exceeded. A person who has paused the update decides
+/// what happens next.
 pub fn begins(
     spec: &WorkloadSpec,
-    steps: &Steps,
     revision: &str,
     stable: &Revision,
     failure: Option<&UpdateFailure>,
@@ -53,12 +53,10 @@ pub fn begins(
 ) -> bool {
     let hooks = &spec.hooks;
     let retried = spec.update.retry || hooks.retry_pre_inplace || hooks.retry_post_inplace;
-    // A person who has paused the update decides what happens next.
-    let paused = spec.update.paused && steps.pauses.is_empty();
     let failed_pods = failure.is_some_and(|failure| failure.stops && failure.failed_pods);
     spec.update.on_failure == UpdateFailurePolicy::Abort
         && !retried
-        && !paused
+        && !spec.update.paused
         && stable.name != revision
         && (failed_pods || late)
 }
@@ -92,14 +90,13 @@ pub fn begin(
 /// The canary steps of an aborted update: none applies, and a retry begins with the first one. A pause of a step is
 /// over.
 pub fn step(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>) -> Step {
-    let own_pause = !before.steps.pauses.is_empty() && spec.update.paused;
     let runs = objects.runs.iter().filter(|run| run.kind == HookType::Canary && !run.deleting);
     let runs = runs.map(|run| Action::DeleteRun(run.name.clone()));
     let revision = before.steps.canary.revision.clone();
     Step {
         held: Held::Part(Amount::Count(0)),
         steps: Steps { canary: CanaryStatus { revision, ..CanaryStatus::default() }, ..Steps::default() },
-        actions: runs.chain(own_pause.then_some(Action::SetPaused(false))).collect(),
+        actions: runs.chain(spec.update.resume_step.as_ref().map(|_| Action::ClearResume)).collect(),
         requeue_at: None,
         problem: None,
         failed_hook: None,

@@ -85,8 +85,8 @@ pub enum Action {
     CreateRun(NewHookRun),
     /// Delete the `HookRun` of this name.
     DeleteRun(String),
-    /// Set `spec.updateStrategy.paused`.
-    SetPaused(bool),
+    /// Remove the annotation `inplace.dev/resume-step`: it was used, or names no step that waits.
+    ClearResume,
     /// The user's request to retry was handled: set the `retry` of all three hooks to false where it is true, and
     /// remove the annotation `inplace.dev/retry`.
     ClearRetry,
@@ -226,7 +226,7 @@ impl Action {
             | Self::DeleteRevision(_)
             | Self::RenewClaim { .. }
             | Self::DeleteRun(_)
-            | Self::SetPaused(_)
+            | Self::ClearResume
             | Self::ClearRetry => return None,
         };
         Some(match error {

@@ -1,8 +1,15 @@
-//! An update in steps: which partition applies now, whether the step is over, and what is written when it begins or
-//! ends.
+//! An update in steps: which partition applies now, whether a step waits, and whether it is over.
 //!
-//! `paused` is the user's field. It is set to true only when a step pauses, and to false only when a pause that this
-//! module set itself is over.
+//! A wait of a step is in the status. `paused` is the user's field: it is read here and never written, and a manifest
+//! that is applied again changes nothing about a step. A wait ends by
+//!
+//! | | |
+//! |---|---|
+//! | its duration | if it has one |
+//! | the annotation `inplace.dev/resume-step` | only if it names the revision and the step that waits; it is then removed |
+//! | `paused` set to true and afterwards to false | only if `paused: true` was observed during this wait: the status records it |
+//!
+//! While the user's `paused` is true, no wait begins.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -38,6 +45,8 @@ pub struct CanaryInput<'a> {
     pub reached: &'a dyn Fn(Held) -> bool,
     /// `spec.updateStrategy.paused` at present.
     pub paused: bool,
+    /// The step that the user resumes, as [`approval`] writes it.
+    pub resume: Option<&'a str>,
     /// The workload's `HookRun`s.
     pub runs: &'a [Run],
     /// State of the `HookTemplate`s.
@@ -63,6 +72,11 @@ pub struct Step {
     pub failed_hook: Option<String>,
 }
 
+/// The value of the annotation `inplace.dev/resume-step` that ends the wait of the step `index`.
+pub fn approval(revision: &str, index: usize) -> String {
+    format!("{revision}/{index}")
+}
+
 /// Whether a part of a step is over.
 enum Part {
     Over,
@@ -83,26 +97,35 @@ pub fn decide(input: &CanaryInput<'_>, before: &Steps) -> Step {
         Some(index) if !reset => index.min(steps.len()),
         _ => 0,
     };
+    let mut observed = before.pauses.clone();
+    observed.iter_mut().for_each(|pause| pause.user_paused |= input.paused);
     let mut now = Now {
         input,
         index,
+        observed: observed.clone(),
         next: Step {
             held: held(steps, index),
-            steps: Steps { index: Some(index), hash, ..before.clone() },
+            steps: Steps { index: Some(index), hash, pauses: observed, canary: before.canary.clone() },
             actions: Vec::new(),
             requeue_at: None,
             problem: None,
             failed_hook: None,
         },
     };
+    let matches = !reset && now.is_approved();
     if reset {
-        now.reset(before);
+        now.reset();
     } else if let Some(step) = steps.get(index) {
         now.pass(step);
     }
     if index >= steps.len() && input.all_updated && (input.reached)(Held::Part(Amount::Count(0))) {
         input.update.clone_into(&mut now.next.steps.canary.revision);
     }
+    // An approval is removed when it has ended a wait, or when it names nothing that waits.
+    if input.resume.is_some() && !(matches && now.next.steps.pauses == now.observed) {
+        now.next.actions.push(Action::ClearResume);
+    }
+    now.next.steps.canary.pause_start_time = now.next.steps.pauses.first().map(|pause| pause.start_time);
     now.delete_runs();
     now.next
 }
@@ -119,15 +142,15 @@ fn held(steps: &[CanaryStep], index: usize) -> Held {
 struct Now<'a> {
     input: &'a CanaryInput<'a>,
     index: usize,
+    /// The waits of the last status, with what the user's `paused` is now.
+    observed: Vec<PauseCondition>,
     next: Step,
 }
 
 impl Now<'_> {
-    /// The steps or the template have changed: start from the first step. A pause of the previous steps is over.
-    fn reset(&mut self, before: &Steps) {
-        if !before.pauses.is_empty() && self.input.paused {
-            self.next.actions.push(Action::SetPaused(false));
-        }
+    /// The steps or the template have changed: start from the first step. A wait of the previous steps is over.
+    fn reset(&mut self) {
+        self.next.requeue_at = (!self.next.steps.pauses.is_empty()).then_some(self.input.now);
         self.next.steps.pauses.clear();
         self.next.steps.canary.current_step_hook_run.clear();
     }
@@ -142,20 +165,16 @@ impl Now<'_> {
             return;
         }
         // A person who continued after a failed hook also ends a pause without a duration.
-        let continued = self.is_paused_by(PauseReason::PausedByStepBasedHook) && !self.input.paused;
+        let continued = self.is_paused_by(PauseReason::PausedByStepBasedHook) && self.is_resumed();
         let pause = step.pause.as_ref().filter(|pause| !continued || pause.duration.is_some());
         if let Some(pause) = pause {
             let span = pause.duration.map(|seconds| SignedDuration::from_secs(i64::from(seconds.max(0))));
             if continued {
-                return self.pause_instead_of_hook(span);
+                return self.begin_pause(PauseReason::PausedByCanaryPauseStep, span);
             }
             if matches!(self.pause(PauseReason::PausedByCanaryPauseStep, span), Part::Waits) {
                 return;
             }
-        }
-        if self.input.paused && !self.next.steps.pauses.is_empty() {
-            // A person approved the failed hook: its pause is over, too.
-            self.next.actions.push(Action::SetPaused(false));
         }
         self.next.steps.index = Some(self.index + 1);
         self.next.steps.pauses.clear();
@@ -200,13 +219,23 @@ impl Now<'_> {
         }
     }
 
-    /// Begins the pause of the step in place of the one after its failed hook.
-    fn pause_instead_of_hook(&mut self, span: Option<SignedDuration>) {
+    /// Begins a wait; one after a failed hook of the step is over then.
+    fn begin_pause(&mut self, reason: PauseReason, span: Option<SignedDuration>) {
         let start_time = whole_seconds(self.input.now);
-        let reason = PauseReason::PausedByCanaryPauseStep;
-        self.next.steps.pauses = vec![PauseCondition { reason, start_time }];
-        self.next.actions.push(Action::SetPaused(true));
+        self.next.steps.pauses = vec![PauseCondition { reason, start_time, user_paused: false }];
         self.next.requeue_at = span.map(|span| later(start_time, span));
+    }
+
+    /// True when the user's annotation names this step, and the step waits.
+    fn is_approved(&self) -> bool {
+        !self.observed.is_empty()
+            && self.input.resume == Some(approval(self.input.update, self.index).as_str())
+    }
+
+    /// True when the user has ended the wait of the last status.
+    fn is_resumed(&self) -> bool {
+        let unpaused = !self.input.paused && self.observed.iter().any(|pause| pause.user_paused);
+        unpaused || self.is_approved()
     }
 
     fn is_paused_by(&self, reason: PauseReason) -> bool {
@@ -222,26 +251,21 @@ impl Now<'_> {
         part
     }
 
-    /// A pause begins when `paused` is observed as true and ends when it is observed as false: a controller that
-    /// restarts in between reaches the same state.
+    /// Begins the wait, or ends it. The status records both: a controller that restarts in between reaches the same
+    /// state.
     fn pause(&mut self, reason: PauseReason, span: Option<SignedDuration>) -> Part {
-        let begun =
-            self.next.steps.pauses.iter().find(|pause| pause.reason == reason).map(|pause| pause.start_time);
-        match (begun, self.input.paused) {
-            (None, false) => self.next.actions.push(Action::SetPaused(true)),
-            (None, true) => {
-                let start_time = whole_seconds(self.input.now);
-                self.next.steps.pauses.push(PauseCondition { reason, start_time });
-                self.next.requeue_at = span.map(|span| later(start_time, span));
-            }
-            (Some(_), false) => return Part::Over,
-            (Some(begun), true) => {
+        let begun = self.next.steps.pauses.iter().find(|pause| pause.reason == reason);
+        match begun.map(|pause| pause.start_time) {
+            // The user's own pause is not that of the step, and its end does not resume the step.
+            None if self.input.paused => {}
+            None => self.begin_pause(reason, span),
+            Some(_) if self.is_resumed() => return Part::Over,
+            Some(begun) => {
                 let end = span.map(|span| later(begun, span));
                 if end.is_some_and(|end| end <= self.input.now) {
-                    self.next.actions.push(Action::SetPaused(false));
-                } else {
-                    self.next.requeue_at = end;
+                    return Part::Over;
                 }
+                self.next.requeue_at = end;
             }
         }
         Part::Waits

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::api::kstatus;
+use crate::api::workload::CanaryStatus;
+use crate::podtask::amount::Amount;
 use crate::podtask::selector;
 use crate::podtask::task::Purpose;
 use crate::podtask::time::later;
@@ -34,7 +36,7 @@ use crate::workload::view::PodView;
 /// The result of one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// The writes, in order. A failed one stops neither the others nor the status; only the last two, `SetPaused` and
+    /// The writes, in order. A failed one stops neither the others nor the status; only the last two, `ClearResume` and
     /// `ClearRetry`, are omitted then.
     pub actions: Vec<Action>,
     /// The status once all writes succeeded; otherwise see [`Report::after_failure`]. None: the status is not
@@ -61,9 +63,9 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let input = ReconcileInput::new(spec, objects, update, old);
 
     let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
-    // A pause that a canary step has set does not hold the pods of an aborted update.
-    let paused = spec.update.paused && (!aborts || before.steps.pauses.is_empty());
-    let mut survey = Survey::of(&input, step.held, paused, !before.steps.pauses.is_empty());
+    // A step waits until the status says that it does not any more. No step holds the pods of an aborted update.
+    let waits = !aborts && !(before.steps.pauses.is_empty() && step.steps.pauses.is_empty());
+    let mut survey = Survey::of(&input, step.held, spec.update.paused || waits, waits);
     // Without the stable revision there is nothing to go back to, and no pod may get the aborted one.
     let lost = aborts && update.name == found.revision.name;
     survey.stopped |= lost;
@@ -89,7 +91,7 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     // Where something else stops the update, such as a failed hook, its pods wait unchanged and the deadline decides
     // nothing.
     let late = failure.as_ref().is_some_and(|failure| failure.reason == EXCEEDED);
-    if !aborts && abort::begins(spec, &before.steps, &found.revision.name, stable, failure.as_ref(), late) {
+    if !aborts && abort::begins(spec, &found.revision.name, stable, failure.as_ref(), late) {
         let cause =
             failure.map_or_else(|| "the update does not progress".to_owned(), |failure| failure.message);
         let (report, event) = abort::begin(report, before, &stable.name, &cause, objects.now);
@@ -119,14 +121,13 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
     let spec = input.spec;
     let reached = |held: Held| reached(input, held);
     let Some(canary) = spec.update.canary.as_ref().filter(|canary| !canary.steps.is_empty()) else {
-        let own_pause = !before.steps.pauses.is_empty() && spec.update.paused;
         let stale = objects.runs.iter().filter(|run| run.kind == HookType::Canary);
         let stale = stale.map(|run| Action::DeleteRun(run.name.clone()));
         return Step {
             held: Held::Part(spec.update.partition),
-            steps: Steps::default(),
-            actions: stale.chain(own_pause.then_some(Action::SetPaused(false))).collect(),
-            requeue_at: None,
+            steps: Steps { canary: without_steps(input, before), ..Steps::default() },
+            actions: stale.chain(spec.update.resume_step.as_ref().map(|_| Action::ClearResume)).collect(),
+            requeue_at: (!before.steps.pauses.is_empty()).then_some(objects.now),
             problem: None,
             failed_hook: None,
         };
@@ -137,11 +138,25 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
         all_updated: input.views.iter().all(|view| view.is_at(input.update_name())),
         reached: &reached,
         paused: spec.update.paused,
+        resume: spec.update.resume_step.as_deref(),
         runs: objects.runs,
         templates: objects.templates,
         now: objects.now,
     };
     canary::decide(&canary_input, &before.steps)
+}
+
+/// The revision that was rolled out last, of a workload whose steps were removed: without it, the way back to that
+/// revision would have steps once there are steps again.
+fn without_steps(input: &ReconcileInput<'_>, before: &Report) -> CanaryStatus {
+    let mut revision = before.steps.canary.revision.clone();
+    let update = input.update_name();
+    let is_complete =
+        || input.views.iter().all(|view| view.is_at(update)) && reached(input, Held::Part(Amount::Count(0)));
+    if !revision.is_empty() && is_complete() {
+        update.clone_into(&mut revision);
+    }
+    CanaryStatus { revision, ..CanaryStatus::default() }
 }
 
 /// True when no further pod has to be updated under this partition, and the updated ones are available.
@@ -185,7 +200,7 @@ fn actions(
     actions.extend(surplus.into_iter().map(|name| Action::DeleteRevision(name.to_owned())));
     actions.extend(events.into_iter().map(Action::Report));
     let (last, others): (Vec<_>, Vec<_>) =
-        step.actions.into_iter().partition(|action| matches!(action, Action::SetPaused(_)));
+        step.actions.into_iter().partition(|action| matches!(action, Action::ClearResume));
     actions.extend(others);
     actions.extend(last);
     actions

@@ -56,6 +56,8 @@ enum Move {
     Partition(u8),
     /// The user pauses or continues.
     Pause(bool),
+    /// The user resumes the canary step that is so many after the current one.
+    Resume(usize),
     /// The user asks for a retry of what failed.
     Retry,
     /// The user creates a `PodDisruptionBudget` that demands this many Ready pods.
@@ -96,6 +98,7 @@ fn moves() -> impl Strategy<Value = Move> {
         2 => (0..8_u8).prop_map(Move::Scale),
         1 => (0..6_u8).prop_map(Move::Partition),
         1 => any::<bool>().prop_map(Move::Pause),
+        1 => (0..3_usize).prop_map(Move::Resume),
         1 => Just(Move::Retry),
         1 => (0..5_u8).prop_map(Move::Budget),
     ]

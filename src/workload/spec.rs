@@ -108,8 +108,10 @@ pub struct Update {
     pub max_unavailable: Amount,
     /// How many pods may exist beyond `replicas`.
     pub max_surge: Amount,
-    /// True when no update may begin.
+    /// True when the user lets no update begin.
     pub paused: bool,
+    /// The canary step that the user resumes.
+    pub resume_step: Option<String>,
     /// Seconds out of traffic before an update in place.
     pub grace: u32,
     /// True when images are pulled in advance.
@@ -344,6 +346,7 @@ impl<'a> About<'a> {
             max_unavailable: amount(&strategy.max_unavailable, Amount::Percent(25)),
             max_surge: amount(&strategy.max_surge, Amount::Count(0)),
             paused: strategy.paused,
+            resume_step: self.annotations.get(workload_key::RESUME_STEP).map(|&step| step.to_owned()),
             on_failure: strategy.on_failure,
             grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
             prefetch: strategy.in_place_update_strategy.prefetch,

@@ -149,7 +149,7 @@ async fn a_pause_is_written_once() {
         ("pause", "web paused: updates in progress", true),
         ("pause", "was already paused", true),
         ("resume", "web resumed: updates continue", false),
-        ("resume", "was already not paused", false),
+        ("resume", "is not paused, and no canary step waits", false),
     ] {
         let (code, text) = rollout(&api, &[verb, "gamedeployment", "web"]);
         assert_eq!(code, Some(0), "{text}");
@@ -157,5 +157,28 @@ async fn a_pause_is_written_once() {
         let object = api.get("gamedeployments", "shop", "web").unwrap();
         assert_eq!(object["spec"]["updateStrategy"]["paused"], paused);
     }
+    assert_eq!(api.count("PATCH gamedeployment"), 2);
+}
+
+#[tokio::test]
+async fn a_resume_is_for_the_canary_step_that_waits_when_it_is_written() {
+    let api = ApiServer::start().await;
+    web(&api);
+    let waits = |step: u32| {
+        let pause = json!({"reason": "PausedByCanaryPauseStep", "startTime": "2026-11-20T10:00:00Z"});
+        json!({"observedGeneration": 2, "updateRevision": "web-2", "currentStepIndex": step, "pauseConditions": [pause]})
+    };
+    edit(&api, |object| object["status"] = waits(1));
+    // The step ends between the read and the patch, and the next one waits.
+    api.before("PATCH gamedeployment", move |store| {
+        store.edit_of("gamedeployments", "shop", "web", |object| object["status"] = waits(3));
+    });
+    let (code, text) = rollout(&api, &["resume", "gamedeployment/web", "-o", "json"]);
+    assert_eq!(code, Some(0), "{text}");
+    let reported: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&reported["changed"], &reported["resumedStep"]), (&json!(true), &json!(3)), "{text}");
+    let object = api.get("gamedeployments", "shop", "web").unwrap();
+    assert_eq!(object["metadata"]["annotations"], json!({"inplace.dev/resume-step": "web-2/3"}));
+    assert_eq!(object["spec"]["updateStrategy"]["paused"], false);
     assert_eq!(api.count("PATCH gamedeployment"), 2);
 }

@@ -1,7 +1,7 @@
 //! `inplace rollout status|history|undo|pause|resume`: follows, reverts, pauses and resumes updates of a
 //! `GameDeployment` or a `GameStatefulSet`; follows, pauses and resumes `InPlaceRollout`s.
-//! Of a workload it writes `spec.template` and `spec.updateStrategy.paused` and nothing else; the controller does
-//! the rest.
+//! Of a workload it writes `spec.template`, `spec.updateStrategy.paused` and the approval of a canary step, and nothing
+//! else; the controller does the rest.
 
 use clap::{Arg, Args, Subcommand};
 
@@ -38,7 +38,7 @@ enum Verb {
     Undo(undo::UndoArgs),
     /// Start no further updates; scaling continues
     Pause(About),
-    /// Continue with updates, and end the pause of a canary step
+    /// Continue with updates, and resume the canary step that waits
     Resume(About),
 }
 

@@ -106,7 +106,9 @@ fn stopped(workload: &Workload, progress: &Condition, failed: Option<&Condition>
 
 /// The verdict of a pause by a person or by a canary step. A canary pause with a duration ends by itself.
 fn paused(workload: &Workload, far: &str) -> Verdict {
+    // The user's own pause goes on after that of a step.
     let pause = workload.status.pause_conditions.first().map(|pause| pause.reason);
+    let pause = pause.filter(|_| !workload.spec.update.paused);
     let (step, length) = steps_left(workload).unwrap_or_default();
     let seconds = length.filter(|_| pause == Some(PauseReason::PausedByCanaryPauseStep));
     if let Some(seconds) = seconds {
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn a_canary_pause_with_a_duration_goes_on_by_itself() {
         let spec = |pause: Value| {
-            json!({"updateStrategy": {"paused": true,
+            json!({"updateStrategy": {"paused": false,
             "canary": {"steps": [{"partition": 3}, {"pause": pause}, {"partition": 0}]}}})
         };
         let at = |index: i32, why: &str| {
@@ -262,6 +264,15 @@ mod tests {
             assert_eq!(verdict.state, state, "{verdict:?}");
             assert!(verdict.message.contains(says), "{verdict:?}");
         }
+        let mut own = spec(json!({"duration": 60}));
+        own["updateStrategy"]["paused"] = json!(true);
+        let own = judged(own, at(1, "PausedByCanaryPauseStep"), paused());
+        assert_eq!(
+            own.state,
+            State::Stopped,
+            "the pause of the user does not end with that of the step: {own:?}"
+        );
+        assert!(own.message.starts_with("it is paused (`inplace rollout resume "), "{own:?}");
         // Between canary steps the update is held back, and continues by itself.
         let held = judged(
             spec(json!({})),

@@ -34,6 +34,8 @@ pub(super) struct Workload {
     pub(super) status: GameDeploymentStatus,
     /// The resource version: it differs after any change.
     pub(super) version: String,
+    /// True when it has at least one annotation.
+    pub(super) has_annotations: bool,
 }
 
 impl Kind {
@@ -86,6 +88,7 @@ impl fmt::Display for Name {
 impl Workload {
     pub(super) fn of(name: &Name, object: DynamicObject) -> Result<Self, Failed> {
         let version = object.metadata.resource_version.clone().unwrap_or_default();
+        let has_annotations = object.metadata.annotations.is_some();
         let (spec, status) = match name.kind {
             Kind::Deployment => {
                 let object: GameDeployment = read(name, object)?;
@@ -96,7 +99,7 @@ impl Workload {
                 (WorkloadSpec::of_stateful_set(&object), same(object.status.unwrap_or_default()))
             }
         };
-        Ok(Self { name: name.clone(), spec, status, version })
+        Ok(Self { name: name.clone(), spec, status, version, has_annotations })
     }
 }
 

@@ -111,12 +111,12 @@ impl<'a> Applier<'a> {
     }
 
     /// Applies all actions, several of one kind at the same time. A failed write stops neither the other writes
-    /// nor the status; it only skips the last two kinds (`SetPaused`, `ClearRetry`). If no revision can be
+    /// nor the status; it only skips the last two kinds (`ClearResume`, `ClearRetry`). If no revision can be
     /// written, no later action is applied. If a whole batch of creations fails (because of a quota, for
     /// example), the rest of that kind is not tried.
     pub(super) async fn carry_out(&mut self, actions: &[Action]) {
         for alike in actions.chunk_by(|one, other| discriminant(one) == discriminant(other)) {
-            let last = matches!(alike[0], Action::SetPaused(_) | Action::ClearRetry);
+            let last = matches!(alike[0], Action::ClearResume | Action::ClearRetry);
             if last && (self.failure.is_some() || self.stale) {
                 continue;
             }
@@ -229,8 +229,8 @@ impl<'a> Applier<'a> {
             Action::RenewClaim { budget, pod } => self.renew_claim(budget, pod).await,
             Action::CreateRun(run) => self.create_run(run).await,
             Action::DeleteRun(name) => self.delete_run(name).await,
-            Action::SetPaused(paused) => {
-                self.patch(json!({"spec": {"updateStrategy": {"paused": paused}}})).await
+            Action::ClearResume => {
+                self.patch(json!({"metadata": {"annotations": {workload_key::RESUME_STEP: null}}})).await
             }
             Action::ClearRetry => self.clear_retry().await,
             Action::Report(_) => Ok(Done::Written),

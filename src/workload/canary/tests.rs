@@ -14,6 +14,7 @@ struct Rollout {
     /// Every partition that holds back at least this many pods is reached.
     reached: Option<usize>,
     paused: bool,
+    resume: Option<&'static str>,
     runs: Vec<Run>,
     now: i64,
     steps: Steps,
@@ -26,6 +27,7 @@ fn rollout(steps: &serde_json::Value) -> Rollout {
         all_updated: false,
         reached: None,
         paused: false,
+        resume: None,
         runs: Vec::new(),
         now: 0,
         steps: Steps {
@@ -49,6 +51,7 @@ impl Rollout {
                     Held::Part(amount) => reached.is_some_and(|reached| amount.held_back(10) >= reached),
                 },
                 paused: self.paused,
+                resume: self.resume,
                 runs: &self.runs,
                 templates: &[("test".to_owned(), TemplateState::Valid)].into(),
                 now: at(self.now),
@@ -58,7 +61,7 @@ impl Rollout {
         self.steps = step.steps.clone();
         for action in &step.actions {
             match action {
-                Action::SetPaused(paused) => self.paused = *paused,
+                Action::ClearResume => self.resume = None,
                 Action::CreateRun(run) => self.runs.push(Run {
                     name: run.name.clone(),
                     kind: HookType::Canary,
@@ -108,40 +111,113 @@ fn a_pause_without_an_end_is_ended_by_the_user() {
     let mut rollout = rollout(&json!([{"pause": {}}, {"partition": 5}]));
     rollout.decide();
     rollout.decide();
-    assert!(rollout.paused && rollout.steps.pauses.is_empty(), "begun once paused is seen");
-    rollout.decide();
     assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByCanaryPauseStep);
-    assert_eq!(rollout.steps.canary.pause_start_time, None, "`pauseConditions` has the time");
+    assert_eq!(rollout.steps.canary.pause_start_time, Some(at(0)));
     rollout.now = 100_000;
     assert_eq!(rollout.index(), 0);
-    rollout.paused = false;
+    rollout.resume = Some("web-2/0");
     assert_eq!(rollout.index(), 1);
-    assert!(rollout.steps.pauses.is_empty() && !rollout.paused);
+    assert!(rollout.steps.pauses.is_empty() && rollout.resume.is_none());
+    assert_eq!(rollout.steps.canary.pause_start_time, None);
 }
 
+/// What makes a manifest that is applied again no resume: only a change from true to false is one, and only when the
+/// true was observed while the step pauses.
 #[test]
-fn a_pause_with_an_end_ends_by_itself() {
-    let mut rollout = rollout(&json!([{"pause": {"duration": 60}}, {"partition": 5}]));
-    rollout.decide();
-    rollout.decide();
-    let step = rollout.decide();
-    assert_eq!(step.requeue_at, Some(at(60)));
-    rollout.now = 59;
-    assert_eq!(rollout.decide().requeue_at, Some(at(60)));
-    rollout.now = 60;
-    rollout.decide();
-    assert!(!rollout.paused);
-    assert_eq!(rollout.index(), 1);
-}
-
-#[test]
-fn paused_by_the_user_is_never_set_back() {
-    let mut rollout = rollout(&json!([{"partition": 8}, {"partition": 5}]));
+fn paused_resumes_a_step_only_after_it_was_seen_as_true_during_the_pause() {
+    let mut rollout = rollout(&json!([{"pause": {}}, {"pause": {}}, {"partition": 5}]));
     rollout.paused = true;
-    rollout.reached = Some(8);
     for _ in 0..3 {
+        rollout.decide();
+        assert!(rollout.steps.pauses.is_empty(), "the user's own pause comes first");
+    }
+    rollout.paused = false;
+    for _ in 0..3 {
+        assert_eq!(rollout.index(), 0);
+    }
+    assert!(!rollout.steps.pauses[0].user_paused);
+    for step in [0, 1] {
+        assert_eq!(rollout.index(), step);
+        rollout.decide();
+        rollout.paused = true;
+        assert_eq!(rollout.index(), step);
+        assert!(rollout.steps.pauses[0].user_paused, "{step}");
+        rollout.paused = false;
+        assert_eq!(rollout.index(), step + 1);
+    }
+}
+
+#[test]
+fn an_approval_is_for_one_step_of_one_revision_and_is_used_once() {
+    let mut rollout = rollout(&json!([{"pause": {}}, {"pause": {}}, {"pause": {}}]));
+    // Before the step pauses, an approval does nothing.
+    rollout.resume = Some("web-2/0");
+    assert_eq!((rollout.index(), rollout.resume), (0, None));
+    for stale in ["web-1/0", "web-2/1", "web-2/", "web-2", "0", "", "true"] {
+        rollout.decide();
+        rollout.resume = Some(stale);
+        assert_eq!((rollout.index(), rollout.resume), (0, None), "{stale}");
+        assert_eq!(rollout.steps.pauses.len(), 1, "{stale}");
+    }
+    rollout.resume = Some("web-2/0");
+    assert_eq!((rollout.index(), rollout.resume), (1, None));
+    rollout.decide();
+    // The same approval once more, as a client writes it that repeats its call.
+    rollout.resume = Some("web-2/0");
+    assert_eq!((rollout.index(), rollout.resume), (1, None));
+    // Other steps begin again, and an approval of the old ones does nothing.
+    rollout.canary.steps.pop();
+    rollout.resume = Some("web-2/1");
+    assert_eq!((rollout.index(), rollout.resume), (0, None));
+    assert!(rollout.steps.pauses.is_empty());
+}
+
+#[test]
+fn an_approval_waits_until_the_partition_is_reached_again() {
+    let mut rollout = rollout(&json!([{"partition": 8, "pause": {}}, {"partition": 5}]));
+    rollout.reached = Some(8);
+    rollout.decide();
+    rollout.decide();
+    assert_eq!(rollout.steps.pauses.len(), 1);
+    // A pod of the canary is not available any more.
+    rollout.reached = None;
+    rollout.resume = Some("web-2/0");
+    assert_eq!((rollout.index(), rollout.resume), (0, Some("web-2/0")));
+    rollout.reached = Some(8);
+    assert_eq!((rollout.index(), rollout.resume), (1, None));
+}
+
+#[test]
+fn a_pause_that_an_earlier_release_wrote_into_the_spec_is_resumed_there() {
+    for reason in [PauseReason::PausedByCanaryPauseStep, PauseReason::PausedByStepBasedHook] {
+        let mut rollout =
+            rollout(&json!([{"hook": {"templateName": "test"}, "pause": {}}, {"partition": 5}]));
+        rollout.decide();
+        // The status of that release has no record of `paused`.
+        rollout.steps.pauses = vec![PauseCondition { reason, start_time: at(0), user_paused: false }];
+        if let Some(run) = rollout.runs.first_mut() {
+            run.phase = HookPhase::Failed;
+        }
+        rollout.paused = true;
+        assert_eq!(rollout.index(), 0);
+        rollout.paused = false;
+        assert_eq!(rollout.index(), 1, "{reason:?}");
+    }
+}
+
+#[test]
+fn a_pause_with_an_end_ends_by_itself_also_while_the_user_pauses() {
+    for paused in [false, true] {
+        let mut rollout = rollout(&json!([{"pause": {"duration": 60}}, {"partition": 5}]));
+        rollout.decide();
+        rollout.decide();
+        rollout.paused = paused;
         let step = rollout.decide();
-        assert!(!step.actions.iter().any(|action| matches!(action, Action::SetPaused(_))), "{step:?}");
+        assert_eq!(step.requeue_at, Some(at(60)));
+        rollout.now = 59;
+        assert_eq!(rollout.decide().requeue_at, Some(at(60)));
+        rollout.now = 60;
+        assert_eq!((rollout.index(), rollout.paused), (1, paused));
     }
 }
 
@@ -176,11 +252,10 @@ fn a_hook_that_fails_pauses_until_the_user_goes_on() {
     rollout.runs[0].phase = HookPhase::Failed;
     rollout.decide();
     rollout.decide();
-    assert!(rollout.paused);
     assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByStepBasedHook);
     assert_eq!(rollout.index(), 0);
-    rollout.paused = false;
-    assert_eq!(rollout.index(), 1);
+    rollout.resume = Some("web-2/0");
+    assert_eq!((rollout.index(), rollout.resume), (1, None));
 }
 
 #[test]
@@ -193,15 +268,13 @@ fn a_step_with_a_hook_that_failed_and_a_pause_is_passed() {
         rollout.runs[0].phase = HookPhase::Failed;
         rollout.decide();
         rollout.decide();
-        assert!(rollout.paused);
-        rollout.paused = false;
-        assert_eq!((rollout.index(), rollout.paused), (usize::from(!waits), waits), "{pause}");
+        rollout.resume = Some("web-2/0");
+        assert_eq!((rollout.index(), rollout.resume), (usize::from(!waits), None), "{pause}");
         if waits {
             assert_eq!(rollout.index(), 0, "the pause of the step is not over");
             assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByCanaryPauseStep);
             rollout.now += 61;
-            rollout.decide();
-            assert_eq!((rollout.index(), rollout.paused), (1, false));
+            assert_eq!(rollout.index(), 1);
         }
     }
 }
@@ -214,9 +287,10 @@ fn the_pause_after_a_failed_hook_ends_when_the_hook_is_approved() {
     rollout.runs[0].phase = HookPhase::Failed;
     rollout.decide();
     rollout.decide();
-    assert!(rollout.paused);
+    assert_eq!(rollout.steps.pauses.len(), 1);
     rollout.runs[0].approved = true;
-    assert_eq!((rollout.index(), rollout.paused), (1, false));
+    assert_eq!(rollout.index(), 1);
+    assert!(rollout.steps.pauses.is_empty());
 }
 
 #[test]
@@ -226,11 +300,11 @@ fn another_template_or_other_steps_begin_anew_and_end_an_own_pause() {
     for _ in 0..4 {
         rollout.decide();
     }
-    assert!(rollout.paused && rollout.steps.index == Some(1) && !rollout.steps.pauses.is_empty());
+    assert!(rollout.steps.index == Some(1) && !rollout.steps.pauses.is_empty());
     rollout.update = "web-3";
     rollout.reached = None;
     assert_eq!(rollout.index(), 0);
-    assert!(!rollout.paused && rollout.steps.pauses.is_empty());
+    assert!(rollout.steps.pauses.is_empty());
     let before = rollout.steps.hash.clone();
     rollout.canary.steps.pop();
     rollout.decide();
@@ -249,4 +323,19 @@ fn the_first_rollout_and_the_way_back_have_no_steps() {
     let mut back = rollout(&json!([{"partition": 8}]));
     back.update = "web-1";
     assert_eq!((back.index(), back.decide().held), (1, part(0)));
+}
+
+#[test]
+fn a_manifest_that_is_applied_again_does_not_end_a_pause() {
+    // A program applies a manifest with `paused: false` after each decision, or some time later.
+    for each_time in [true, false] {
+        let mut rollout = rollout(&json!([{"pause": {}}, {"partition": 5}]));
+        for _ in 0..4 {
+            rollout.decide();
+            rollout.paused &= !each_time;
+        }
+        rollout.paused = false;
+        assert_eq!(rollout.index(), 0, "the step still pauses");
+        assert_eq!(rollout.steps.pauses.len(), 1);
+    }
 }

@@ -18,6 +18,7 @@ use crate::workload::hooks::{HookType, Run};
 
 mod abort;
 mod batches;
+mod canary;
 mod claims;
 mod deadline;
 mod disruptions;

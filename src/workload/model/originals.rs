@@ -32,6 +32,7 @@ fn moves() -> impl Strategy<Value = Move> {
         3 => prop_oneof![1 => Just(1_u8), 2 => 2..5_u8].prop_map(Move::Image),
         1 => (0..6_u8).prop_map(Move::Partition),
         1 => any::<bool>().prop_map(Move::Pause),
+        1 => (0..3_usize).prop_map(Move::Resume),
         1 => Just(Move::Retry),
     ]
 }

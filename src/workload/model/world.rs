@@ -17,6 +17,7 @@ use crate::podtask::state::TaskState;
 use crate::podtask::task::Purpose;
 use crate::podtask::write::PodPatch;
 use crate::workload::action::{Action, BudgetClaims, Why};
+use crate::workload::canary;
 use crate::workload::claims::{Claim, Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
 use crate::workload::fixtures::{Draft, answer, at, history};
@@ -115,6 +116,7 @@ impl World {
             Move::Scale(replicas) => self.set("/replicas", json!(replicas)),
             Move::Partition(count) => self.set(self.partition(), json!(count)),
             Move::Pause(paused) => self.set("/updateStrategy/paused", json!(paused)),
+            Move::Resume(steps) => self.resume(*steps),
             Move::Retry => self.retry(),
             Move::Budget(least) => self.least = Some(usize::from(*least)),
         }
@@ -144,6 +146,14 @@ impl World {
 
     fn set(&mut self, path: &str, value: Value) {
         self.draft = self.draft.clone().with(path, value);
+    }
+
+    /// Resumes the step that is so many after the current one, whether it waits or not.
+    fn resume(&mut self, after: usize) {
+        if let Some(index) = self.report.steps.index {
+            let step = canary::approval(&self.report.update_revision, index + after);
+            self.draft = self.draft.clone().annotated(workload_key::RESUME_STEP, &step);
+        }
     }
 
     fn retry(&mut self) {
@@ -197,6 +207,7 @@ impl World {
     fn reconcile(&mut self, writes: usize) {
         let decision = self.decision();
         self.check(&decision);
+        self.check_steps(&decision);
         self.check_claims(&decision);
         for action in decision.actions.iter().take(writes) {
             self.write(action);
@@ -289,13 +300,7 @@ impl World {
                 }
             }
             Action::DeleteRun(name) => self.runs.retain(|run| run.name != *name),
-            Action::SetPaused(paused) => {
-                assert!(
-                    self.draft.spec.pointer("/updateStrategy/canary").is_some(),
-                    "paused is the user's without steps"
-                );
-                self.set("/updateStrategy/paused", json!(paused));
-            }
+            Action::ClearResume => drop(self.draft.annotations.remove(workload_key::RESUME_STEP)),
             Action::ClearRetry => {
                 self.draft.annotations.remove(workload_key::RETRY);
                 self.set_retry(false);
@@ -411,9 +416,11 @@ impl World {
         self.least = self.least.map(|_| 0);
         self.lost.clear();
         for round in 0..400 {
-            // Continue a paused step, once the pause is recorded.
             if round % 3 == 0 {
                 self.set("/updateStrategy/paused", json!(false));
+                if !self.report.steps.pauses.is_empty() {
+                    self.resume(0);
+                }
             }
             for at in 0..self.pods.len() {
                 self.agent(at, AgentMove::On);

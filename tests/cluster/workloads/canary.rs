@@ -19,17 +19,13 @@ pub(super) fn template(cluster: &Cluster, name: &str, address: SocketAddr, wante
 
 pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Cluster, published: &HttpServer) {
     template(cluster, "step", published.address, 30);
-    let steps =
-        json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"hook": {"templateName": "step"}}]);
+    let steps = json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"hook": {"templateName": "step"}}, {"pause": {}}]);
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "steps" };
-    fixture.apply(&object(
-        "GameDeployment",
-        "steps",
-        &json!({
-            "replicas": 4,
-            "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 4, "canary": {"steps": steps}},
-        }),
-    ));
+    let strategy = |unavailable: u32| json!({"type": "InplaceUpdate", "maxUnavailable": unavailable, "canary": {"steps": steps}});
+    let manifest = |strategy: Value| {
+        object("GameDeployment", "steps", &json!({"replicas": 4, "updateStrategy": strategy}))
+    };
+    fixture.apply(&manifest(strategy(4)));
     fixture.until("four pods are there, and no step was asked for", |status| is_complete(status, 4));
     assert_eq!(published.count("/step"), 0);
     let before = fixture.pods();
@@ -42,12 +38,42 @@ pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Clus
         (&json!(1), &json!(1)),
         "{status:#}"
     );
-    assert_eq!(fixture.get()["spec"]["updateStrategy"]["paused"], true);
+    assert_eq!(fixture.get()["spec"]["updateStrategy"]["paused"], false, "the user's field");
     assert_eq!(published.count("/step"), 0);
 
+    // The manifest is applied again, as a GitOps program does it: without `paused`, and with `paused: false`. Another
+    // field differs, so that `observedGeneration` says when the controller has seen it.
+    for (unavailable, paused) in [(3, Value::Null), (4, json!(false))] {
+        let mut again = manifest(strategy(unavailable));
+        again["spec"]["template"] = super::template("steps", &cluster.named("lab/app:v2"));
+        if paused == false {
+            again["spec"]["updateStrategy"]["paused"] = paused;
+        }
+        fixture.apply(&again);
+        let status = fixture.until("the manifest is observed", |_| true);
+        assert!(pauses(&status), "{status:#}");
+        assert_eq!(
+            (&status["updatedReadyReplicas"], &status["currentStepIndex"]),
+            (&json!(1), &json!(1)),
+            "{status:#}"
+        );
+    }
+
+    let resumed = cluster.inplace(&["rollout", "resume", "gamedeployment/steps"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&resumed.stdout).contains("canary step 1 is resumed"), "{resumed:?}");
+    let last = |status: &Value| status["currentStepIndex"] == 4 && pauses(status);
+    fixture.until("the last step pauses", last);
+    assert_eq!(fixture.get()["metadata"]["annotations"]["inplace.dev/resume-step"], Value::Null);
+    // The other way: `paused` is set to true while the step pauses, and then to false.
+    fixture.patch(&json!({"spec": {"updateStrategy": {"paused": true}}}));
+    let seen = |status: &Value| status["pauseConditions"][0]["userPaused"] == true;
+    let status = fixture.until("the user's pause is seen", seen);
+    assert!(last(&status), "{status:#}");
     fixture.patch(&json!({"spec": {"updateStrategy": {"paused": false}}}));
-    let status = fixture.until("it is complete", |status| is_complete(status, 4));
-    assert_eq!((published.count("/step"), &status["currentStepIndex"]), (1, &json!(4)), "{status:#}");
+    let over = |status: &Value| status["currentStepIndex"] == 5 && is_complete(status, 4);
+    let status = fixture.until("it is complete", over);
+    assert!(status["pauseConditions"][0].is_null(), "{status:#}");
+    assert_eq!(published.count("/step"), 1);
     for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
     }

@@ -2,11 +2,13 @@
 
 use crate::api::annotation;
 use crate::api::request::Request;
+use crate::api::workload::{PauseCondition, PauseReason};
 use crate::api::workload_key;
 use crate::podtask::pod::{Pod, PodPhase};
 use crate::podtask::state::Stage;
 use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::action::{Action, BudgetClaims, Why};
+use crate::workload::canary;
 use crate::workload::decide::Decision;
 use crate::workload::hooks::{self, Run};
 use crate::workload::spec::WorkloadSpec;
@@ -16,6 +18,19 @@ use super::World;
 use super::nodes::is_on;
 
 impl World {
+    /// A step that pauses without an end is passed only when a user resumes this very step.
+    pub(super) fn check_steps(&self, decision: &Decision) {
+        let (Some(after), before) = (&decision.report, &self.report.steps) else { return };
+        let pauses = |pause: &PauseCondition| pause.reason == PauseReason::PausedByCanaryPauseStep;
+        let passed = after.steps.hash == before.hash && after.steps.index > before.index;
+        if let Some(index) = before.index.filter(|_| passed && before.pauses.iter().any(pauses)) {
+            let update = self.draft.spec().update;
+            let approved = update.resume_step == Some(canary::approval(&after.update_revision, index));
+            let unpaused = !update.paused && before.pauses.iter().any(|pause| pause.user_paused);
+            assert!(approved || unpaused, "step {index} was passed: {decision:#?}");
+        }
+    }
+
     /// The invariants of every decision.
     pub(super) fn check(&self, decision: &Decision) {
         self.check_abort(decision);

@@ -1,0 +1,87 @@
+//! Canary steps over several decisions: what `paused` is while a step waits, and what is left of the steps when they are
+//! removed.
+
+use super::*;
+
+fn in_steps() -> Draft {
+    in_place()
+        .with("/updateStrategy/maxUnavailable", json!(3))
+        .with("/updateStrategy/canary", json!({"steps": [{"partition": 2}, {"pause": {}}, {"partition": 0}]}))
+}
+
+/// Three pods that were rolled out with steps, and an update until its second step pauses.
+fn pausing() -> (Sight, Draft) {
+    let old = in_steps();
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    rounds(&mut sight, &old, 3);
+    assert_eq!(sight.before.steps.canary.revision, sight.before.update_revision);
+    let new = old.image("app:2");
+    rounds(&mut sight, &new, 8);
+    assert_eq!((sight.before.steps.index, sight.before.steps.pauses.len()), (Some(1), 1));
+    (sight, new)
+}
+
+fn rounds(sight: &mut Sight, draft: &Draft, rounds: usize) {
+    for _ in 0..rounds {
+        step(sight, draft);
+        let image = draft.spec.pointer("/template/spec/containers/0/image").unwrap();
+        agents_succeed(sight, image.as_str().unwrap());
+    }
+}
+
+#[test]
+fn a_manifest_that_is_applied_again_leaves_a_step_paused_and_an_approval_resumes_it() {
+    let (mut sight, new) = pausing();
+    for again in [new.clone(), new.clone().with("/updateStrategy/paused", json!(false))] {
+        for _ in 0..3 {
+            let decision = step(&mut sight, &again);
+            assert!(decision.actions.is_empty(), "{decision:#?}");
+            assert_eq!((sight.before.steps.index, sight.before.counts.updated), (Some(1), 1));
+            assert_eq!(condition(&decision, "Progressing").1, "Paused");
+            assert_eq!(condition(&decision, "Reconciling").0, "True");
+        }
+    }
+    let revision = sight.before.update_revision.clone();
+    let other = new.clone().annotated(workload_key::RESUME_STEP, &format!("{revision}/2"));
+    assert_eq!(step(&mut sight, &other).actions, [Action::ClearResume]);
+    assert_eq!(sight.before.steps.index, Some(1));
+    let approved = new.clone().annotated(workload_key::RESUME_STEP, &format!("{revision}/1"));
+    let decision = step(&mut sight, &approved);
+    assert!(decision.actions.contains(&Action::ClearResume), "{decision:#?}");
+    assert!(decision.requested().is_empty(), "the status says first that the step is over");
+    rounds(&mut sight, &new, 6);
+    assert_eq!((sight.before.steps.index, sight.before.counts.updated), (Some(3), 3));
+}
+
+#[test]
+fn the_users_own_pause_holds_the_update_after_the_step_is_resumed() {
+    let (mut sight, new) = pausing();
+    let paused = new.annotated(workload_key::RESUME_STEP, &format!("{}/1", sight.before.update_revision));
+    step(&mut sight, &paused.with("/updateStrategy/paused", json!(true)));
+    let held = in_steps().image("app:2").with("/updateStrategy/paused", json!(true));
+    rounds(&mut sight, &held, 6);
+    assert_eq!((sight.before.steps.index, sight.before.counts.updated), (Some(2), 1));
+}
+
+#[test]
+fn the_way_back_has_no_steps_also_after_the_steps_were_removed_for_a_while() {
+    let (mut sight, new) = pausing();
+    let stable = sight.before.steps.canary.revision.clone();
+    let hold = |draft: &Draft| draft.clone().with("/updateStrategy/partition", json!(3));
+    let without = hold(&new.clone().with("/updateStrategy/canary", json!(null)));
+    rounds(&mut sight, &without, 2);
+    assert_eq!(sight.before.steps.canary.revision, stable, "the update is not complete");
+    assert_eq!((sight.before.steps.index, sight.before.steps.pauses.len()), (None, 0));
+    rounds(&mut sight, &in_steps(), 4);
+    assert_eq!(sight.before.steps.index, Some(3), "back to the revision that was rolled out");
+    assert_eq!(sight.before.counts.updated, 3);
+}
+
+#[test]
+fn a_rollout_without_steps_needs_none_when_there_are_steps_again() {
+    let (mut sight, new) = pausing();
+    rounds(&mut sight, &new.clone().with("/updateStrategy/canary", json!(null)), 8);
+    assert_eq!(sight.before.steps.canary.revision, sight.before.update_revision);
+    rounds(&mut sight, &new, 1);
+    assert_eq!(sight.before.steps.index, Some(3));
+}
