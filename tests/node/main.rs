@@ -20,6 +20,7 @@ mod image;
 mod pod;
 mod pre_stop;
 mod prometheus;
+mod resized;
 mod restart;
 mod runtime;
 mod smoke;
