@@ -98,7 +98,9 @@ pub fn decide(input: &CanaryInput<'_>, before: &Steps) -> Step {
         _ => 0,
     };
     let mut observed = before.pauses.clone();
-    observed.iter_mut().for_each(|pause| pause.user_paused |= input.paused);
+    for pause in &mut observed {
+        pause.user_paused |= input.paused;
+    }
     let mut now = Now {
         input,
         index,

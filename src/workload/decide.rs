@@ -64,7 +64,8 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
 
     let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
     // A step waits until the status says that it does not any more. No step holds the pods of an aborted update.
-    let waits = !aborts && !(before.steps.pauses.is_empty() && step.steps.pauses.is_empty());
+    let waited = !before.steps.pauses.is_empty();
+    let waits = !aborts && (waited || !step.steps.pauses.is_empty());
     let mut survey = Survey::of(&input, step.held, spec.update.paused || waits, waits);
     // Without the stable revision there is nothing to go back to, and no pod may get the aborted one.
     let lost = aborts && update.name == found.revision.name;

@@ -179,6 +179,11 @@ const MOVES: &str = "INPLACE_MODEL_MOVES";
 /// Runs `case` for as many values of `cases` as `PROPTEST_CASES` says, 256 without it, and again until `INPLACE_MODEL_MOVES`
 /// moves are made. Every run has another seed, unless `PROPTEST_RNG_SEED` sets the first one. A failure is printed with
 /// the smallest failing value and the seed.
+#[expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a test: an environment variable and the output of the test runner are all that it has"
+)]
 fn check_all<S>(cases: &S, case: impl Fn(S::Value) -> TestCaseResult) -> Config
 where
     S: Strategy<Value = (Draft, Vec<Move>)>,

@@ -27,7 +27,10 @@ pub fn post_inplace(input: &ReconcileInput<'_>) -> Vec<HookCondition> {
         let ended_by_hook = at_hook || failed_hook::failed_afterwards(view);
         let phase = match answer.phase {
             Phase::Running if at_hook => "Running",
-            Phase::Failed | Phase::RolledBack if ended_by_hook => "Failed",
+            // The failure of an update to an earlier template does not stop the present update.
+            Phase::Failed | Phase::RolledBack if ended_by_hook && task.target == input.update_name() => {
+                "Failed"
+            }
             _ => return None,
         };
         Some(HookCondition {
