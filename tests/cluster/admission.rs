@@ -2,6 +2,8 @@
 //! controller has the rights of the shipped manifests, and the webhook configuration is the shipped one except
 //! for that URL.
 
+mod definitions;
+
 use std::fs::File;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -161,7 +163,9 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let by_url = json!([{"op": "replace", "path": "/webhooks/0/clientConfig",
         "value": {"url": format!("https://127.0.0.1:{port}/validate")}}]);
+    let older = definitions::Older::apply(&fixture);
     let controller = fixture.controller(port).await;
+    older.await_report_and_replace();
     fixture.applied_again();
     fixture.done(
         &["patch", "validatingwebhookconfiguration/inplace", "--type=json", "-p", &by_url.to_string()],
@@ -215,6 +219,10 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
         "",
         &["spec.updateStrategy.maxUnavailable: it and maxSurge are 0"],
     );
+    for workload in [deployment, set] {
+        let selector = r#"{"spec":{"selector":{"matchLabels":{"other":"label"}}}}"#;
+        fixture.refused(&change(workload, selector), "", &["spec.selector: cannot be changed"]);
+    }
     let host_network = r#"{"spec":{"template":{"spec":{"hostNetwork":true}}}}"#;
     fixture.refused(
         &change(deployment, host_network),
@@ -258,4 +266,5 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     // The next controller uses the stored certificate.
     let _controller = fixture.controller(port).await;
     fixture.in_force();
+    definitions::is_this_release(&fixture);
 }

@@ -4,6 +4,7 @@
 pub(crate) mod budget;
 mod dead_node;
 mod failures;
+mod grouped;
 mod hooked;
 mod kinds;
 
@@ -55,11 +56,12 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
         let owners = owners.map(|kind| (kind, move || kinds::an_owner_has_nothing_to_do(fixture, kind)));
         let jobs = [("Job, Never", "Never"), ("Job, OnFailure", "OnFailure")];
         let jobs = jobs.map(|(name, policy)| (name, move || kinds::a_job_goes_on(fixture, policy)));
-        let others: [(_, Part); 4] = [
+        let others: [(_, Part); 5] = [
             ("labels", kinds::labels_mean_pods_of_any_owner),
             ("a pod without a node", kinds::a_pod_that_cannot_be_scheduled_ends_nothing),
             ("hooks", hooked::each_pod_passes_its_hooks_before_and_after),
             ("a failed hook", hooked::a_pod_whose_hook_fails_is_not_touched_and_the_last),
+            ("groups", grouped::the_pods_of_a_group_are_updated_before_the_next_group),
         ];
         scope.spawn(move || parts.run_all(owners));
         scope.spawn(move || parts.run_all(jobs));

@@ -7,19 +7,21 @@ use serde_json::{Value, json};
 use super::{Fixture, condition, is_complete, object, same_but_restarted};
 use crate::{cluster::Cluster, support::http_server::HttpServer};
 
-/// Applies a template whose hook requests its own name from `address` once, and expects more than `wanted`; the
-/// server returns 45.
+/// Applies a template whose hook requests its own name and then the value of the argument `path` from `address` once,
+/// and expects more than `wanted`; the server returns 45.
 pub(super) fn template(cluster: &Cluster, name: &str, address: SocketAddr, wanted: u32) {
     let metric = json!({"name": "webtest", "count": 1, "successCondition": format!("asInt(result) > {wanted}"),
-        "provider": {"web": {"url": format!("http://{address}/{name}"), "jsonPath": "{$.age}"}}});
+        "provider": {"web": {"url": format!("http://{address}/{name}{{{{ args.path }}}}"), "jsonPath": "{$.age}"}}});
     let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
-        "metadata": {"name": name, "namespace": "default"}, "spec": {"metrics": [metric]}});
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"args": [{"name": "path", "value": ""}], "metrics": [metric]}});
     cluster.apply(&template.to_string());
 }
 
 pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Cluster, published: &HttpServer) {
     template(cluster, "step", published.address, 30);
-    let steps = json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"hook": {"templateName": "step"}}, {"pause": {}}]);
+    let hook = json!({"templateName": "step", "args": [{"name": "path", "value": "/of-the-step"}]});
+    let steps = json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"hook": hook}, {"pause": {}}]);
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "steps" };
     let strategy = |unavailable: u32| json!({"type": "InplaceUpdate", "maxUnavailable": unavailable, "canary": {"steps": steps}});
     let manifest = |strategy: Value| {
@@ -27,7 +29,7 @@ pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Clus
     };
     fixture.apply(&manifest(strategy(4)));
     fixture.until("four pods are there, and no step was asked for", |status| is_complete(status, 4));
-    assert_eq!(published.count("/step"), 0);
+    assert_eq!(published.count("/step/of-the-step"), 0);
     let before = fixture.pods();
 
     fixture.image("lab/app:v2");
@@ -39,7 +41,7 @@ pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Clus
         "{status:#}"
     );
     assert_eq!(fixture.get()["spec"]["updateStrategy"]["paused"], false, "the user's field");
-    assert_eq!(published.count("/step"), 0);
+    assert_eq!(published.count("/step/of-the-step"), 0);
 
     // The manifest is applied again, as a GitOps program does it: without `paused`, and with `paused: false`. Another
     // field differs, so that `observedGeneration` says when the controller has seen it.
@@ -73,7 +75,7 @@ pub(super) fn canary_steps_hold_the_rollout_until_they_are_passed(cluster: &Clus
     let over = |status: &Value| status["currentStepIndex"] == 5 && is_complete(status, 4);
     let status = fixture.until("it is complete", over);
     assert!(status["pauseConditions"][0].is_null(), "{status:#}");
-    assert_eq!(published.count("/step"), 1);
+    assert_eq!(published.count("/step/of-the-step"), 1);
     for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
     }
@@ -91,7 +93,8 @@ pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(
         "checked",
         &json!({
             "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1},
-            "postInplaceUpdateStrategy": {"hook": {"templateName": "check"}},
+            "postInplaceUpdateStrategy":
+                {"hook": {"templateName": "check", "args": [{"name": "path", "value": "/afterwards"}]}},
         }),
     ));
     fixture.until("a pod is there", |status| is_complete(status, 1));
@@ -102,7 +105,17 @@ pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(
     let failed = |status: &Value| condition(status, "UpdateFailed")["status"] == "True";
     let status = fixture.until("the hook has failed", failed);
     assert_eq!((&status["readyReplicas"], &status["updatedReplicas"]), (&json!(1), &json!(0)), "{status:#}");
-    assert_eq!((image(), published.count("/check")), (before.clone(), 1));
+    assert_eq!((image(), published.count("/check/afterwards")), (before.clone(), 1));
+    let (name, pod) = fixture.pods().pop_first().unwrap();
+    let reported = pod["metadata"]["annotations"]["inplace.dev/status"].as_str().unwrap();
+    let reported: inplace::api::status::Status = serde_json::from_str(reported).unwrap();
+    let accepted = reported.started_at.unwrap().as_second();
+    let accepted = jiff::Timestamp::from_second(accepted).unwrap().to_string();
+    assert_eq!(
+        status["postInplaceHookCondition"],
+        json!([{"podName": name, "startTime": accepted, "phase": "Failed"}]),
+        "{status:#}"
+    );
     let said = condition(&status, "UpdateFailed");
     assert_eq!(said["reason"], "HookFailed", "{status:#}");
     assert!(said["message"].as_str().unwrap().contains("(HookRun "), "{said:#}");
@@ -113,7 +126,7 @@ pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(
     let status = fixture.until("it is complete", |status| is_complete(status, 1));
     cluster.kubectl(&["wait", "--for=condition=Ready", "gamedeployment/checked", "--timeout=60s"]);
     assert_ne!(image(), before);
-    assert!(!failed(&status), "{status:#}");
+    assert!(!failed(&status) && status["postInplaceHookCondition"].is_null(), "{status:#}");
     assert_eq!(fixture.get()["spec"]["postInplaceUpdateStrategy"]["retry"], false);
     fixture.delete();
 }

@@ -16,9 +16,11 @@ use crate::{
 fn waiting_template(cluster: &Cluster, name: &str, address: SocketAddr) {
     let metric = json!({"name": "webtest", "count": 600, "interval": "1s", "successfulLimit": 1,
         "successCondition": "asInt(result) > 100",
-        "provider": {"web": {"url": format!("http://{address}/{name}"), "jsonPath": "{$.age}"}}});
+        "provider": {"web": {"url": format!("http://{address}/{name}/{{{{ args.owner }}}}/{{{{ args.ModifiedContainer[0] }}}}"),
+            "jsonPath": "{$.age}"}}});
+    let args = json!([{"name": "owner"}, {"name": "ModifiedContainer[0]"}]);
     let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
-        "metadata": {"name": name, "namespace": "default"}, "spec": {"metrics": [metric]}});
+        "metadata": {"name": name, "namespace": "default"}, "spec": {"args": args, "metrics": [metric]}});
     cluster.apply(&template.to_string());
 }
 
@@ -35,7 +37,8 @@ pub(super) fn the_image_arrives_while_a_hook_runs(cluster: &Cluster, published: 
         "ahead",
         &json!({
             "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1},
-            "preInplaceUpdateStrategy": {"hook": {"templateName": "patient"}},
+            "preInplaceUpdateStrategy":
+                {"hook": {"templateName": "patient", "args": [{"name": "owner", "value": "ahead"}]}},
         }),
     ));
     fixture.until("a pod is there", |status| is_complete(status, 1));
@@ -52,12 +55,26 @@ pub(super) fn the_image_arrives_while_a_hook_runs(cluster: &Cluster, published: 
         assert_eq!(pod["status"]["containerStatuses"], before[name]["status"]["containerStatuses"]);
         assert_eq!(annotation(pod, "request"), Value::Null);
     }
+    let status = fixture.until("the hook runs", |status| {
+        status["preInplaceHookCondition"][0]["phase"] == "Running"
+            && published.count("/patient/ahead/app") > 0
+    });
+    let select = ["get", "hookruns", "-l", "hookrun-type=pre-inplace-step"];
+    let created =
+        cluster.kubectl(&[&select[..], &["-o", "jsonpath={.items[*].metadata.creationTimestamp}"]].concat());
+    let name = before.first_key_value().unwrap().0;
+    assert_eq!(
+        status["preInplaceHookCondition"],
+        json!([{"podName": name, "startTime": created, "phase": "Running"}]),
+        "{status:#}"
+    );
     // The update finds the image, although the registry does not answer any more.
     registry_gate.shut();
     let approval =
         ["annotate", "hookruns", "-l", "hookrun-type=pre-inplace-step", "inplace.dev/approve=true"];
     cluster.kubectl(&approval);
-    fixture.until("it is updated", |status| is_complete(status, 1));
+    let status = fixture.until("it is updated", |status| is_complete(status, 1));
+    assert_eq!(status["preInplaceHookCondition"], Value::Null, "{status:#}");
     for (name, pod) in &fixture.pods() {
         same_but_restarted(&before[name], pod);
         assert_eq!(annotation(pod, "update-prefetch"), Value::Null, "{pod:#}");
