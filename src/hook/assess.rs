@@ -8,7 +8,7 @@ use crate::hook::measured::Measured;
 use crate::hook::value::Value;
 
 /// The default of `consecutiveErrorLimit`: the number of errors in a row that are tolerated.
-pub(crate) const ERRORS_BORNE: i32 = 4;
+pub(crate) const DEFAULT_ERROR_LIMIT: i32 = 4;
 
 /// The conditions of one metric.
 #[derive(Clone, Debug, Default)]

@@ -11,7 +11,7 @@ use crate::api::hook_template::{
 };
 use crate::api::request::HookArg;
 use crate::hook::args::{self, Injected, Unresolved};
-use crate::hook::assess::{Conditions, ERRORS_BORNE, Limits};
+use crate::hook::assess::{Conditions, DEFAULT_ERROR_LIMIT, Limits};
 use crate::hook::condition::Condition;
 use crate::hook::json_path;
 use crate::hook::program::Program;
@@ -227,7 +227,7 @@ fn limits(check: &Check<'_>, metric: &Metric, interval: Option<Duration>) -> Res
         count,
         failures: if polls { metric.failure_limit } else { Some(metric.failure_limit.unwrap_or(0)) },
         inconclusive: metric.inconclusive_limit.unwrap_or(0),
-        errors_in_a_row: metric.consecutive_error_limit.unwrap_or(ERRORS_BORNE),
+        errors_in_a_row: metric.consecutive_error_limit.unwrap_or(DEFAULT_ERROR_LIMIT),
         successes,
         successes_in_a_row,
     })

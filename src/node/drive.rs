@@ -109,7 +109,7 @@ pub(super) async fn drive(
         take_in_measurements(&mut journal, &mut entry, &mut operation, &mut hooks, observer).await;
         let asked = Instant::now();
         let seen = observe_timed(node, &mut operation, &mut lost).await;
-        heed_clock(&mut watch, &mut operation);
+        shift_times(&mut watch, &mut operation);
         let mut snapshot = match seen {
             Ok(snapshot) => Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot },
             Err(why) => {
@@ -121,7 +121,7 @@ pub(super) async fn drive(
                 if control.shutdown.is_cancelled() {
                     return None;
                 }
-                give_way(node, &operation);
+                release_permit(node, &operation);
                 rest(&mut control, &mut hooks, &mut journal, backoff.pause()).await;
                 continue;
             }
@@ -130,7 +130,7 @@ pub(super) async fn drive(
         let mut settled = settle(&mut operation, &snapshot, observer, false);
         if settled.is_none() {
             snapshot = reread.confirm(node, &operation.pod, snapshot).await;
-            heed_clock(&mut watch, &mut operation);
+            shift_times(&mut watch, &mut operation);
             settled = settle(&mut operation, &snapshot, observer, true);
         }
         let Some(next) = settled else { continue };
@@ -171,7 +171,7 @@ pub(super) async fn drive(
                 if operation.last_failure.is_some() {
                     observer(OperationEvent::Progress(&waiting.on));
                 }
-                give_way(node, &operation);
+                release_permit(node, &operation);
                 let pause = clock::until(waiting.until).min(LONGEST_PAUSE);
                 rest(&mut control, &mut hooks, &mut journal, pause).await;
             }
@@ -186,7 +186,7 @@ pub(super) async fn drive(
 
 /// Shifts the recorded times of `operation` by the amount by which the clock was set. The caller must do this before
 /// it records a time of the present clock in the operation; otherwise that time would be shifted too.
-fn heed_clock(watch: &mut clock::Watch, operation: &mut Operation) {
+fn shift_times(watch: &mut clock::Watch, operation: &mut Operation) {
     let Some(by) = watch.jumped() else { return };
     tracing::warn!(
         pod = %operation.pod,
@@ -256,7 +256,7 @@ fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
 
 /// Returns the permit while no container is touched, and while the operation waits for a hook. The permit is
 /// retained while a fence runs: nothing else would manage the pod during the wait for another permit.
-fn give_way(node: &Node, operation: &Operation) {
+fn release_permit(node: &Node, operation: &Operation) {
     if (!operation.touched() && !operation.is_fenced_ahead()) || operation.awaited_hook().is_some() {
         node.permit.give_back();
     }
@@ -372,7 +372,7 @@ async fn act(
     control: &mut ControlHandle,
     observer: &Observer,
 ) {
-    heed_clock(watch, operation);
+    shift_times(watch, operation);
     // A shutdown signal that arrived earlier does not interrupt a pull: the operation could not pause at that time.
     let is_ending = control.shutdown.is_cancelled();
     let is_free = !operation.touched() && operation.ending.is_none();
@@ -392,7 +392,7 @@ async fn act(
     }
     // The API server may be slow; do not hold the permit meanwhile.
     if effect.verb() == Verb::Gate {
-        give_way(node, operation);
+        release_permit(node, operation);
     }
     let limit = limit(operation, effect);
     let started = Instant::now();
@@ -429,7 +429,7 @@ async fn act(
         effect_error: effect_error.map(|effect_error| effect_error.class),
     });
     tracing::debug!(pod = %operation.pod, container, ?verb, ?took, ?effect_error, "effect");
-    heed_clock(watch, operation);
+    shift_times(watch, operation);
     operation.record(effect, result, clock::now());
     // The time of this effect cannot be observed later, and other times are counted from it.
     if matches!(effect.verb(), Verb::Gate | Verb::Respec) {

@@ -22,7 +22,7 @@ use crate::operation::snapshot::Origin;
 
 /// How much longer than the remaining time of its operation the process of a fence runs: the process that created it
 /// may have to restart first.
-const HOLDS_ON: Duration = Duration::from_secs(60);
+const OUTLIVES_OPERATION: Duration = Duration::from_secs(60);
 
 /// The fence to create.
 #[derive(Clone, Copy)]
@@ -115,7 +115,7 @@ impl EffectExecutor {
         image: &str,
     ) -> Result<(), EffectError> {
         let operation_id = self.operation_id.clone();
-        let longest = wanted.left.saturating_add(HOLDS_ON);
+        let longest = wanted.left.saturating_add(OUTLIVES_OPERATION);
         let source = self.source(wanted.source).await?;
         let config = source.holder(wanted.attempt, image, longest, &operation_id);
         let id = self.create(client, config).await?;

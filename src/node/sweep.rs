@@ -1,5 +1,5 @@
-//! Removes containers that belong to no open operation: fences, and containers of an operation that were created and
-//! never started. Also deletes the journals of pods that are gone.
+//! Removes containers that belong to no open operation: fences, also those of earlier releases without a log path, and
+//! containers of an operation that were created and never started. Also deletes the journals of pods that are gone.
 //!
 //! A fence that stays would prevent a kubelet from ever starting that attempt. Fences of a pod whose journal cannot
 //! be read are therefore removed as well, unless a process works on that pod.

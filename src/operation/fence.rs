@@ -10,11 +10,11 @@ use crate::operation::state::{Operation, Target, later};
 
 /// How long the fence stays after the start. A kubelet that observed the new instance before it ran requests the
 /// reserved name a moment later, because it checks the image in between.
-pub(super) const FENCE_HOLDS: SignedDuration = SignedDuration::from_millis(250);
+pub(super) const STAYS_AFTER_START: SignedDuration = SignedDuration::from_millis(250);
 /// The maximum time that the fence stays after the start when an API server reports whether the kubelet has observed
 /// the new instance running. A kubelet that queries a registry before each start (imagePullPolicy Always) requests
 /// the reserved name only after the registry has responded.
-const FENCE_HOLDS_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
+const STAYS_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
 /// The interval between two observations while another program is expected to act.
 pub(super) const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 
@@ -88,7 +88,7 @@ fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
         running.iter().find(|instance| operation.made(instance) && !is_reported(snapshot, instance))?;
     let since = unseen.started_at.filter(|since| *since <= now)?;
     let on = format!("waiting for the kubelet to observe {}", target.name);
-    (now < later(since, FENCE_HOLDS_AT_MOST)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
+    (now < later(since, STAYS_AT_MOST)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
 }
 
 /// The same for a kubelet that acts immediately.
@@ -99,9 +99,9 @@ pub(super) fn held_shortly(
     now: Timestamp,
 ) -> Option<Waiting> {
     let started = snapshot.running(&target.name).iter().filter_map(|instance| instance.started_at).max();
-    let until = later(started.max(operation.removed_at)?, FENCE_HOLDS);
+    let until = later(started.max(operation.removed_at)?, STAYS_AFTER_START);
     // Ignored when the clock was set back.
-    let soon = now < until && until < later(now, FENCE_HOLDS * 2);
+    let soon = now < until && until < later(now, STAYS_AFTER_START * 2);
     soon.then(|| Waiting { until, on: format!("waiting for other clients to observe {}", target.name) })
 }
 

@@ -1,6 +1,6 @@
-//! The last failure of an effect: whether the effect is retried, and after how many attempts it is given up.
+//! The last failure of an effect: after how many attempts the effect is given up.
 //!
-//! It decides only about giving up. When the next attempt happens is not decided here.
+//! The pause before the next attempt is decided by `delay_retry` in `next.rs`.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -18,7 +18,7 @@ use crate::operation::moved::moved;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::probe::stopped_by_kubelet;
-use crate::operation::replace::{Progress, foreign_start, replace, yield_to_twin};
+use crate::operation::replace::{Progress, foreign_start, replace, stop_duplicate};
 use crate::operation::respec::overruled;
 use crate::operation::snapshot::{Container, Declared, Owner, PullPolicy, Sandbox, Snapshot, State};
 use crate::operation::state::{Operation, Target, later};
@@ -27,15 +27,15 @@ use crate::operation::verify::{Verdict, verify};
 /// How long an image that was observed on the node is assumed to be there.
 const PULL_IS_FRESH: SignedDuration = SignedDuration::from_secs(2);
 /// How often a container may restart by itself before it is touched.
-const MAX_REBASES: u32 = 5;
+const MAX_RESTARTS_BEFORE_TOUCH: u32 = 5;
 
 /// The next step of the operation.
 pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if let Some(outcome) = &operation.outcome {
         return Next::Done(outcome.clone());
     }
-    if let Some(next) = end_twin(operation, snapshot, now) {
-        return pace(operation, next, now);
+    if let Some(next) = end_duplicate(operation, snapshot, now) {
+        return delay_retry(operation, next, now);
     }
     let next = match &snapshot.sandbox {
         None => return Next::Done(operation.lost("gone")),
@@ -58,19 +58,19 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
             Some(failure) => back(operation, failure, snapshot, now),
         },
     };
-    pace(operation, next, now)
+    delay_retry(operation, next, now)
 }
 
 /// Stops the one of two running instances that was created here, however late it is and whatever the outcome of the
 /// operation. If the kubelet terminates the pod, it stops both.
-fn end_twin(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+fn end_duplicate(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let sandbox = snapshot.sandbox.as_ref()?;
     let leaves =
         snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot);
     if sandbox.id != operation.sandbox_id || !sandbox.ready || leaves {
         return None;
     }
-    operation.targets.iter().find_map(|target| yield_to_twin(operation, target, snapshot, now))
+    operation.targets.iter().find_map(|target| stop_duplicate(operation, target, snapshot, now))
 }
 
 /// Why nothing may be created in the pod any more although its deletion was not requested.
@@ -103,7 +103,7 @@ pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcom
 /// The next step on the way forward.
 fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if !operation.touched()
-        && let Some(next) = still_free(operation, snapshot, now)
+        && let Some(next) = before_touch(operation, snapshot, now)
     {
         return next;
     }
@@ -181,7 +181,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
 
 /// The next step while nothing was touched: everything that can still end the operation without an effect on the
 /// running containers.
-fn still_free(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+fn before_touch(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     if let Some(withdrawal) = operation.withdrawn {
         return Some(Next::Note(Note::End(Outcome::Cancelled(withdrawal))));
     }
@@ -264,7 +264,7 @@ fn replaced_by_others(
 /// the swap, it does not matter which instance it stops.
 fn restarted<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a Container> {
     let by_kubelet = snapshot.sandbox.as_ref().is_some_and(|sandbox| sandbox.owner.is_kubelet());
-    let follows = by_spec(target) || (by_kubelet && target.rebases < MAX_REBASES);
+    let follows = by_spec(target) || (by_kubelet && target.restarts_before_touch < MAX_RESTARTS_BEFORE_TOUCH);
     let newest = snapshot.instances(&target.name).last().copied()?;
     // A rollback restores the previous image. An instance with another image comes from a change by another program.
     let fits = by_spec(target) || newest.image_id == target.from.image_id;
@@ -290,7 +290,7 @@ fn changed(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Optio
 }
 
 /// Delays an effect that failed a moment ago.
-fn pace(operation: &Operation, next: Next, now: Timestamp) -> Next {
+fn delay_retry(operation: &Operation, next: Next, now: Timestamp) -> Next {
     let (Next::Do(effect), Some(last_failure)) = (&next, &operation.last_failure) else { return next };
     if last_failure.verb != effect.verb() || last_failure.container != effect.container() {
         return next;
@@ -320,8 +320,8 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
 }
 
 fn fail(operation: &Operation, failure: Failure) -> Next {
-    let hands_off = matches!(failure, Failure::Duplicate { .. } | Failure::Overruled { .. });
-    Next::Note(if operation.can_roll_back() && !hands_off {
+    let forbids_rollback = matches!(failure, Failure::Duplicate { .. } | Failure::Overruled { .. });
+    Next::Note(if operation.can_roll_back() && !forbids_rollback {
         Note::RollBack(failure)
     } else {
         Note::End(operation.failed(failure))

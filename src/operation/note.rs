@@ -148,7 +148,7 @@ impl Operation {
             Note::Rebased(instance) => {
                 if let Some(index) = target(&mut self.targets, &instance.name) {
                     let target = &mut self.targets[index];
-                    target.rebases = target.rebases.saturating_add(1);
+                    target.restarts_before_touch = target.restarts_before_touch.saturating_add(1);
                     target.forward = Replacement::of(instance.id.clone(), instance.attempt.saturating_add(1));
                     target.from = Incarnation { image: target.from.image.clone(), ..instance.incarnation() };
                     target.from_hash = instance.spec_hash;

@@ -13,7 +13,7 @@
 //! | created by a kubelet | wait for its start, at most 10 s, then start it: `settle` |
 //! | created here, and another instance runs | continue with that one: `give_way` |
 //! | running alone | remove the fence; done: `settle` |
-//! | running beside another instance | failed; the one created here is stopped: `yield_to_twin` |
+//! | running beside another instance | failed; the one created here is stopped: `stop_duplicate` |
 //! | exited before it started, without a reason | remove it and create it again: `cut_off` |
 //! | exited otherwise | failed: `ended` |
 //! | state unknown | wait; without a kubelet remove it and create it again: `clear_up` |
@@ -352,7 +352,7 @@ fn give_way(
 /// Resolves a duplicate: the kubelet started its own replacement despite the fence. The kubelet tracks only the
 /// newest instance and would never stop the other one, so the instance created here is stopped. This is tried some
 /// times even after the deadline.
-pub(super) fn yield_to_twin(
+pub(super) fn stop_duplicate(
     operation: &Operation,
     target: &Target,
     snapshot: &Snapshot,

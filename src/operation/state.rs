@@ -131,7 +131,7 @@ pub struct Target {
     pub stopped_at: Option<Timestamp>,
     /// How often the kubelet restarted the container before it was touched.
     #[serde(default)]
-    pub rebases: u32,
+    pub restarts_before_touch: u32,
     /// The replacement that the request asks for.
     pub forward: Replacement,
     /// The rollback, once it is needed.
@@ -225,7 +225,7 @@ impl Target {
             image,
             pulled: None,
             pulled_at: None,
-            rebases: 0,
+            restarts_before_touch: 0,
             grace_seconds: container.grace.as_secs(),
             has_pre_stop: container.has_pre_stop,
             touched: false,

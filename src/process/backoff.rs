@@ -1,9 +1,9 @@
 //! Computes the pauses between attempts: each is twice the previous one, up to a maximum. Must not sleep.
 //!
-//! This is not the crate `backon`, which kube brings. Its iterators do not return the number of attempts so far, and
-//! must be built again to start over. Here a success resets the pauses, the caller can see the first failure of a row, which
+//! This is not the crate `backon`, a dependency of kube. Its iterators do not return the number of attempts so far, and
+//! must be built again to start over. Here a success resets the pauses, the caller can see the first failure in a row, which
 //! it logs, and a caller that stores a number of failures can compute the pause from it. The operations store such a number
-//! in the journal and compute their pauses themselves, because `operation` imports nothing of `process`.
+//! in the journal and compute their pauses themselves (`delay_retry` in `operation/next.rs`), because `operation` imports nothing of `process`.
 
 use std::time::Duration;
 

@@ -174,8 +174,9 @@ impl<'a> Planner<'_, 'a> {
         self.keys.insert((view.pod.uid.clone(), task.key()));
         let hook = hooks::of(input.spec, task.purpose);
         let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod), input.templates);
-        let has_room = task.deletes() || input.has_room(&self.load, view);
-        let allowed = task.purpose == Purpose::ScaleIn || has_room && self.spare.allows(view.available);
+        let node_has_capacity = task.deletes() || input.node_has_capacity(&self.load, view);
+        let allowed =
+            task.purpose == Purpose::ScaleIn || node_has_capacity && self.spare.allows(view.available);
         if gate == Gate::Open && allowed {
             match self.claim(view, task) {
                 Ok(claims) => {

@@ -140,7 +140,7 @@ impl<'a> ReconcileInput<'a> {
     }
 
     /// True when the node of `view` can get one more request beside this load.
-    pub fn has_room(&self, load: &NodeLoad<'_>, view: &PodView<'_>) -> bool {
+    pub fn node_has_capacity(&self, load: &NodeLoad<'_>, view: &PodView<'_>) -> bool {
         let node = view.pod.node.as_deref();
         load.has_room(node, node.and_then(|node| self.nodes.get(node)).and_then(|node| node.at_once))
     }

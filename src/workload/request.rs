@@ -27,14 +27,15 @@ pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'
     for (name, image) in target.images() {
         let changed = from.is_none_or(|from| from.image(name) != Some(image));
         let unwritten = |update: &ForeignUpdate| update.unwritten.iter().any(|unwritten| unwritten == name);
-        let off = view.torn && (is_off(pod, name, templates) || pod.foreign.as_ref().is_some_and(unwritten));
+        let off = view.between_revisions
+            && (is_off(pod, name, templates) || pod.foreign.as_ref().is_some_and(unwritten));
         if (changed || off) && pod.image(name) != Some(image) {
             targets.push(ContainerRequest { name: name.to_owned(), image: Some(image.to_owned()) });
         } else if readers.contains(&name) {
             targets.push(ContainerRequest { name: name.to_owned(), image: None });
         }
     }
-    if targets.is_empty() && view.torn && left_closed(pod, templates) {
+    if targets.is_empty() && view.between_revisions && left_closed(pod, templates) {
         // All images are right, but only an operation that succeeds opens the readiness gate again.
         targets.extend(closed(pod));
     }

@@ -153,7 +153,10 @@ impl<'a> Survey<'a> {
 /// True when a pod stopped between two revisions and can go back to its own.
 pub(super) fn needs_repair(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
     let own = view.pod.label.as_str();
-    view.torn && input.spec.is_in_place() && input.template(own).is_some() && view.last_failure(own).is_none()
+    view.between_revisions
+        && input.spec.is_in_place()
+        && input.template(own).is_some()
+        && view.last_failure(own).is_none()
 }
 
 /// The route of `view`. The difference between two revisions is computed once for all pods.

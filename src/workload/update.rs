@@ -68,12 +68,12 @@ pub struct Picks<'a> {
     pub budgets: BTreeSet<String>,
 }
 
-/// Picks the pods. Those in `leave` are excluded.
-pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, leave: &BTreeSet<&str>) -> Picks<'a> {
+/// Picks the pods, without those in `excluded`.
+pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTreeSet<&str>) -> Picks<'a> {
     if !survey.moving() {
         return Picks::default();
     }
-    let pool: Vec<_> = input.views.iter().filter(|view| !leave.contains(view.pod.name.as_str())).collect();
+    let pool: Vec<_> = input.views.iter().filter(|view| !excluded.contains(view.pod.name.as_str())).collect();
     let mut allocation = Allocation::new(input, survey, &pool);
     // First the pods that were chosen before and may keep their tasks.
     for view in pool.iter().filter(|view| view.task_state == TaskState::Waiting) {
@@ -192,10 +192,10 @@ impl<'s, 'a> Allocation<'s, 'a> {
     /// Gives `view` a new task if the `PodDisruptionBudget`s and the budget allow it. A pod that is being evicted gets
     /// none.
     fn begin(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
-        if wanted.is_in_place() && !self.input.has_room(&self.load, view) {
+        if wanted.is_in_place() && !self.input.node_has_capacity(&self.load, view) {
             return;
         }
-        if self.has_room(view) && wanted.is_in_place() && view.ready {
+        if self.may_add(view) && wanted.is_in_place() && view.ready {
             if self.disruptions.is_disrupted(view.pod) {
                 return;
             }
@@ -208,14 +208,14 @@ impl<'s, 'a> Allocation<'s, 'a> {
     }
 
     /// True when one more task may begin, within the partition.
-    fn has_room(&self, view: &PodView<'_>) -> bool {
+    fn may_add(&self, view: &PodView<'_>) -> bool {
         self.budget.tasks > 0 && (self.is_held(view) || self.allowance > 0)
     }
 
     /// Gives `view` its task if the budget allows it.
     fn allocate(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
         let held = self.is_held(view);
-        if self.has_room(view) {
+        if self.may_add(view) {
             self.picks.tasks.insert(&view.pod.name, wanted);
             self.load.add(view.pod.node.as_deref().filter(|_| wanted.is_in_place()));
             self.allowance = self.allowance.saturating_sub(usize::from(!held));
@@ -264,8 +264,8 @@ pub(super) fn order_of_update(
     one: &PodView<'_>,
     other: &PodView<'_>,
 ) -> Ordering {
-    let silent = |view: &PodView<'_>| view.last_failure(input.update_name()).is_some();
-    let base = silent(one).cmp(&silent(other));
+    let failed_before = |view: &PodView<'_>| view.last_failure(input.update_name()).is_some();
+    let base = failed_before(one).cmp(&failed_before(other));
     if input.spec.stateful().is_none() {
         return base.then_with(|| order::update(one, other));
     }

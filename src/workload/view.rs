@@ -21,7 +21,7 @@ pub struct PodView<'a> {
     /// The revision of the pod: its label, or the target of a task that has succeeded.
     pub revision: &'a str,
     /// True when a task left the pod between two revisions: the label does not say what runs.
-    pub torn: bool,
+    pub between_revisions: bool,
     /// True when the pod is Running and Ready.
     pub ready: bool,
     /// True when the pod has been Ready for `minReadySeconds`.
@@ -41,13 +41,14 @@ impl<'a> PodView<'a> {
             _ => &pod.label,
         };
         let (ready, available) = (pod.is_ready(), pod.is_available(min_ready, now));
-        let torn = revision == pod.label && (is_torn(pod, &task_state, templates) || is_half_written(pod));
-        Self { pod, task_state, revision, torn, ready, available }
+        let between_revisions =
+            revision == pod.label && (is_torn(pod, &task_state, templates) || is_half_written(pod));
+        Self { pod, task_state, revision, between_revisions, ready, available }
     }
 
     /// True when the pod is at `revision` and nothing has to be repaired.
     pub fn is_at(&self, revision: &str) -> bool {
-        self.revision == revision && !self.torn
+        self.revision == revision && !self.between_revisions
     }
 
     /// True when the pod was created before `revision` and updated to it in place.
@@ -102,7 +103,7 @@ fn is_torn(pod: &Pod, task_state: &TaskState, templates: &Templates<'_>) -> bool
         TaskState::Over | TaskState::Waiting => task.stage,
         TaskState::Ended(end) => end.stage,
         // A task towards the pod's own revision repairs it. The agent's answer to the failed request is gone by then,
-        // so the pod counts as torn until the task ends.
+        // so the pod counts as between_revisions until the task ends.
         TaskState::Busy { .. } => return task.target == pod.label || off(),
     };
     stage != Stage::Done && (left_closed(pod, templates) || off())

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::failure::Class;
-use crate::operation::fence::{FENCE_HOLDS, while_it_starts};
+use crate::operation::fence::{STAYS_AFTER_START, while_it_starts};
 use crate::operation::fixtures::{Answer, Bench, at, find, instance, pod};
 use crate::operation::outcome::Outcome;
 use crate::operation::snapshot::Owner;
@@ -225,7 +225,7 @@ fn the_fence_outlives_what_was_created_in_vain() {
     };
     let removed = until(&mut it, "Remove app-3");
     let unfenced = until(&mut it, "Remove app-fence-4");
-    assert!(unfenced.duration_since(removed) >= FENCE_HOLDS, "{:?}", it.log);
+    assert!(unfenced.duration_since(removed) >= STAYS_AFTER_START, "{:?}", it.log);
 }
 
 #[test]

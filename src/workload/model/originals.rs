@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::workload::fixtures::Draft;
 
 use super::world::World;
-use super::{Move, agent_moves, check_all, drafts};
+use super::{AgentMove, Move, agent_moves, check_all, drafts};
 
 /// The moves that must have occurred while surge pods existed; otherwise a run proves nothing.
 const INTERLEAVED: [&str; 4] = ["partition", "pause", "another image", "back to the first image"];
@@ -48,6 +48,19 @@ fn updates() -> impl Strategy<Value = Draft> {
         let draft = draft.with("/updateStrategy/type", json!("InplaceUpdate"));
         let steps = json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"partition": 0}]);
         if canary { draft.with("/updateStrategy/canary", json!({"steps": steps})) } else { draft }
+    })
+}
+
+/// Updates that are aborted: every pod that begins fails, until an abort takes the pods back.
+fn aborted() -> impl Strategy<Value = (Draft, Vec<Move>)> {
+    let draft = updates().prop_map(|draft| draft.with("/updateStrategy/onFailure", json!("Abort")));
+    (draft, prop::collection::vec(moves(), 0..60)).prop_map(|(draft, moves)| {
+        let round = |_| {
+            let hooks = (0..8).map(|at| Move::Hook(at, true));
+            let agents = (0..8).map(|at| Move::Agent(at, AgentMove::Fail));
+            [Move::Reconcile(usize::MAX), Move::Wait(20)].into_iter().chain(hooks).chain(agents)
+        };
+        (draft, (0..8).flat_map(round).chain(moves).collect())
     })
 }
 
@@ -96,7 +109,8 @@ impl ReachedStates {
 #[test]
 fn every_original_pod_survives_an_update_in_place() {
     let seen = ReachedStates::default();
-    let cases = (updates(), prop::collection::vec(moves(), 0..120));
+    let any = (updates(), prop::collection::vec(moves(), 0..120));
+    let cases = prop_oneof![4 => any, 1 => aborted()];
     let config = check_all(&cases, |(draft, moves)| {
         let mut world = World::new(draft);
         world.come_to_rest();
