@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn every_end_is_told_and_the_bad_ones_warn() {
+    fn every_end_is_reported_and_the_bad_ones_warn() {
         for (phase, reported) in [
             (Phase::Pending, None),
             (Phase::Running, None),

@@ -69,7 +69,7 @@ pub struct InPlaceRolloutSpec {
     /// owner creates has the template's image again.
     #[serde(default)]
     pub allow_template_drift: bool,
-    /// True to pull the images of a swap on the nodes of pods that wait for their turn.
+    /// True to pull the images of a swap on the nodes of pods that wait for their task.
     #[serde(default = "yes")]
     pub prefetch: bool,
     /// Seconds until the rollout must have ended, paused or not. Absent: no limit.

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_ends_the_worse_one_is_told() {
+    fn of_two_ends_the_worse_one_is_reported() {
         for (a, b, worse) in [
             (Exit::Done, Exit::Interrupted, Exit::Interrupted),
             (Exit::Refused, Exit::Done, Exit::Refused),

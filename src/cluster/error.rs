@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_test_is_told_from_an_object_that_is_not_valid() {
+    fn a_failed_test_is_distinguished_from_an_object_that_is_not_valid() {
         assert_eq!(no(422, "", &["spec"]).class(), Class::Final);
         assert!(!no(422, "", &["spec"]).is_test_failed());
         assert!(no(422, "", &["metadata.uid"]).is_test_failed() && no(422, "", &[]).is_test_failed());

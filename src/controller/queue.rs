@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_happenings_are_one_look_and_none_is_lost() {
+    async fn many_events_are_one_reconcile_and_none_is_lost() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         for _ in 0..5 {
             queue.enqueue(&key("a"), 1, now);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn doubts_go_to_the_next_look() {
+    async fn unconfirmed_writes_go_to_the_next_reconcile() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         let pod = VersionedRef { name: "p".into(), uid: "u".into(), version: "1".into() };
         queue.enqueue(&key("a"), 1, now);

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_told_newest_first_and_their_sandboxes_have_an_owner() {
+    fn pods_are_reported_newest_first_and_their_sandboxes_have_an_owner() {
         let made = |uid: &str, attempt, created_at, source: &str| v1::PodSandbox {
             id: uid.to_owned(),
             metadata: Some(v1::PodSandboxMetadata {

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_without_its_text() {
+    fn what_cannot_be_read_is_reported_without_its_text() {
         let error =
             serde_json::from_str::<Handler>(r#"{"httpGet":{"port":{"token":"s3cret"}}}"#).unwrap_err();
         assert!(!kind(&error).contains("s3cret"));

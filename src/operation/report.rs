@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_became_an_operation_is_told_too() {
+    fn what_never_became_an_operation_is_reported_too() {
         let refusal = ask("restart db", &situation(pod(Owner::Nobody))).unwrap_err();
         let reported = refused("test-1", &refusal, at(0));
         assert_eq!((reported.phase, reported.reason.as_str()), (Phase::Refused, "UnknownContainer"));

@@ -24,7 +24,7 @@ mod tests {
     struct Outer(#[source] io::Error);
 
     #[test]
-    fn the_lowest_failure_of_the_system_is_told_whatever_lies_below_or_above() {
+    fn the_lowest_failure_of_the_system_is_reported_whatever_lies_below_or_above() {
         let outer = Outer(io::Error::new(io::ErrorKind::TimedOut, "the wire"));
         let (below, kind) = bottom(&outer);
         assert_eq!((below.to_string().as_str(), kind), ("the wire", Some(io::ErrorKind::TimedOut)));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_told_at_once_with_its_field() {
+    fn everything_wrong_is_reported_at_once_with_its_field() {
         let object = fixtures::deployment()
             .with("/selector/matchLabels/app", json!("other"))
             .with("/template/spec/containers/0/ports", json!("x"))

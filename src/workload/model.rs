@@ -214,7 +214,7 @@ where
 }
 
 #[test]
-fn budgets_hold_at_every_look_and_the_workload_always_gets_there() {
+fn budgets_hold_at_every_reconcile_and_the_workload_always_completes() {
     let cases = (drafts(), prop::collection::vec(moves(), 0..120));
     check_all(&cases, |(draft, moves)| {
         let mut world = World::new(draft);

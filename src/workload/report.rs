@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_decided_is_not_told_when_a_write_failed() {
+    fn what_a_step_decided_is_not_reported_when_a_write_failed() {
         let before = Report { steps: Steps { index: Some(1), ..Steps::default() }, ..Report::default() };
         let after = Report { steps: Steps { index: Some(2), ..Steps::default() }, ..Report::default() };
         let reported = after.after_failure(&before, true, "quota", Timestamp::UNIX_EPOCH);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_read_back() {
+    fn what_was_reported_is_read_back() {
         let mut report = Report { collisions: 2, update_revision: "r".into(), ..Report::default() };
         report.steps.index = Some(3);
         report.set_condition(PROGRESSING, true, "Updating", "", Timestamp::UNIX_EPOCH);

@@ -90,7 +90,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         13,
         "minReadySeconds is safe in every state of a workload",
         &[
-            "budgets_hold_at_every_look_and_the_workload_always_gets_there",
+            "budgets_hold_at_every_reconcile_and_the_workload_always_completes",
             "a_workload_on_its_way_out_is_left_to_the_garbage_collector",
         ],
     ),
@@ -98,7 +98,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         14,
         "a failure is reported in a condition that stays, and a missing template is one",
         &[
-            "what_a_step_decided_is_not_told_when_a_write_failed",
+            "what_a_step_decided_is_not_reported_when_a_write_failed",
             "a_hook_template_that_is_not_there_is_said_in_a_condition",
         ],
     ),

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_told_once_and_never_in_the_place_of_a_newer_one() {
+    fn an_answer_is_reported_once_and_never_in_the_place_of_a_newer_one() {
         use Phase::{Failed, Pending, Refused, Running, Succeeded};
         let last = status("a", Succeeded, 100);
         for (published, requested, missing) in [

@@ -140,7 +140,7 @@ fn another_kind_is_named_before_its_fields() {
 }
 
 #[test]
-fn wrong_values_are_told_all_at_once() {
+fn wrong_values_are_reported_all_at_once() {
     let text = pod(r#"{restartPolicy: Always, terminationGracePeriodSeconds: -1,
         containers: [
           {name: A, image: "a b", imagePullPolicy: Sometimes, env: [{name: "x=y"}],
@@ -185,7 +185,7 @@ fn wrong_values_are_told_all_at_once() {
 }
 
 #[test]
-fn bad_yaml_is_told_by_line_and_column_and_without_values() {
+fn bad_yaml_is_reported_by_line_and_column_and_without_values() {
     for (from, to, line) in [
         ("namespace: shop", "namespace: [", 0),
         ("value: \"1\"", "value: 4711", 24),
@@ -252,7 +252,7 @@ status: {}
 }
 
 #[test]
-fn a_broken_pods_file_is_told_by_line() {
+fn a_broken_pods_file_is_reported_by_line() {
     let Err(InvalidPodsFile::Yaml(bad)) = PodEntry::parse("kind: Pod\nmetadata:\n  name: [\n") else {
         panic!()
     };

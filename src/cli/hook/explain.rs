@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_measurement_is_told_once_with_its_number() {
+    fn every_measurement_is_reported_once_with_its_number() {
         let spec = spec();
         let mut explain = Explain::new(&spec);
         let one = || measured(HookPhase::Failed, "7");

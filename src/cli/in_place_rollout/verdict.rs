@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_a_wait_and_how_is_told_by_the_phase() {
+    fn what_ends_a_wait_and_how_is_reported_by_the_phase() {
         let status = |phase: &str, seen: u32| json!({"observedGeneration": seen, "phase": phase, "message": "it is so", "wanted": 4, "done": 3, "failed": 1});
         let none = || json!({});
         for (spec, status, end, says) in [

@@ -124,7 +124,7 @@ pub(super) mod tests {
     const MINE: &str = r#"{"id":"mine","containers":[{"name":"app"}]}"#;
 
     #[test]
-    fn an_answer_is_told_from_what_is_about_another_request() {
+    fn an_answer_is_distinguished_from_what_is_about_another_request() {
         let open = status("other", Phase::Running, Some(Step::Drain));
         let over = status("other", Phase::Succeeded, None);
         let mine = status("mine", Phase::Failed, None);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_events_are_told_oldest_first_whatever_interface_wrote_them() {
+    fn our_events_are_reported_oldest_first_whatever_interface_wrote_them() {
         let event = |pod: &str, uid: &str, reason: &str, times: serde_json::Value| -> Event {
             let mut event = json!({
                 "metadata": {"name": "e", "creationTimestamp": "2026-11-20T09:00:00Z"},

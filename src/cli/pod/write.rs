@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_there_already_is_told() {
+    fn a_request_that_is_there_already_is_reported() {
         let waiting = status("old", Phase::Running, Some(Step::Drain));
         let touched = status("old", Phase::Running, Some(Step::Swap));
         let over = status("old", Phase::Succeeded, None);

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_of_this_machine_is_told_from_others() {
+    fn an_address_of_this_machine_is_distinguished_from_others() {
         assert!(is_own("127.0.0.1".parse().unwrap()));
         assert!(!is_own("192.0.2.7".parse().unwrap()));
         assert!(!is_own("2001:db8::7".parse().unwrap()));

@@ -154,7 +154,7 @@ fn a_restart_gets_the_first_engine_that_may() {
 }
 
 #[test]
-fn a_swap_is_told_to_the_spec() {
+fn a_swap_changes_the_spec() {
     let cases: [Row; 6] = [
         (
             "nothing in the way",

@@ -87,7 +87,7 @@ fn without_an_api_server_it_is_enough_to_run() {
 
 /// A kubelet that queries a registry before a start requests the reserved name only after the response.
 #[test]
-fn the_fence_stays_until_the_kubelet_has_told_that_it_saw_the_new_life_run() {
+fn the_fence_stays_until_the_kubelet_reports_the_new_instance_as_running() {
     let fenced = |bench: &Bench| bench.snapshot.fences("app").next().is_some();
     let mut bench = Bench::beside(Kubelet::Silent, RESTART);
     while bench.operation.targets[0].reached.is_none() || bench.now < at(3000) {

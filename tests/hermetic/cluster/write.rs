@@ -105,7 +105,7 @@ async fn an_image_that_somebody_else_changed_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_view_that_is_old_costs_a_look_and_nothing_else() {
+async fn an_outdated_view_costs_a_request_and_nothing_else() {
     let fixture = Fixture::start().await;
     // The order of the containers has changed, so the cached position is wrong.
     fixture.api.before("PATCH pod", |store| {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_pod_and_all_pods_are_told_of_so_often() {
+    async fn one_pod_and_all_pods_are_reported_of_so_often() {
         let limit = Limit::default();
         let admitted = |uid: &str, times: u32| (0..times).filter(|_| limit.admits(uid, "Passed")).count();
         assert_eq!(admitted("a", 50), 3);
