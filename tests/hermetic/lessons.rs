@@ -39,7 +39,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         "paused stops updates, not scaling, and stays as the user set it",
         &[
             "paused_stops_updates_and_not_scaling_and_is_left_as_the_user_set_it",
-            "paused_by_the_user_is_never_set_back",
+            "the_users_own_pause_holds_the_update_after_the_step_is_resumed",
         ],
     ),
     (
