@@ -21,7 +21,6 @@ use crate::podtask::time::whole_seconds;
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::workload::action::{Action, BudgetClaims, Why};
 use crate::workload::diff::Change;
-use crate::workload::environment;
 use crate::workload::failed_hook::FailedHook;
 use crate::workload::hooks::{self, Gate, HookType};
 use crate::workload::input::ReconcileInput;
@@ -289,10 +288,6 @@ impl<'a> Planner<'_, 'a> {
         if view.pod.foreign.is_some() {
             patch = self.rest_of_foreign(task);
         }
-        if let Some(change) = self.read_at_start(view, task) {
-            patch.labels.extend(change.labels);
-            patch.annotations.extend(change.annotations);
-        }
         patch.send(&request);
         let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
         let ordered = PodTask { at, seconds, ..task.at_stage(Stage::Ordered, "") };
@@ -308,28 +303,10 @@ impl<'a> Planner<'_, 'a> {
         let ended = task.at_stage(end.stage, end.line());
         let (patch, why) = match end.stage {
             Stage::Done => (self.change(view, &task.target), Why::Updated),
-            _ if self.read_at_start(view, task).is_some() => {
-                let why = if end.stage == Stage::Dropped { Why::Dropped } else { Why::NotUpdated };
-                (self.metadata_before(view, task), why)
-            }
             Stage::Dropped => (PodPatch::default(), Why::Dropped),
             _ => (PodPatch::default(), Why::NotUpdated),
         };
         self.patch(view, &ended, patch, why);
-    }
-
-    /// The labels and annotations that the pod needs before its containers are replaced, because the environment of one
-    /// has an entry that changes. `None`: they change with the revision label, when the task has succeeded.
-    fn read_at_start(&self, view: &PodView<'_>, task: &PodTask) -> Option<Change> {
-        let (from, to) = (self.input.template(&view.pod.label)?, self.input.template(&task.target)?);
-        (!environment::readers(from, to).is_empty()).then(|| Change::between(from, to))
-    }
-
-    /// Labels and annotations of the pod's own revision, which `task` changed in advance and did not reach.
-    fn metadata_before(&self, view: &PodView<'_>, task: &PodTask) -> PodPatch {
-        let (own, other) = (self.input.template(&view.pod.label), self.input.template(&task.target));
-        let change = own.zip(other).map(|(own, other)| Change::between(other, own)).unwrap_or_default();
-        PodPatch { labels: change.labels, annotations: change.annotations }
     }
 
     /// Labels and annotations of a pod that is at `target` from now on.

@@ -42,7 +42,6 @@ pub mod claims;
 pub mod deadline;
 pub mod decide;
 pub mod diff;
-pub mod environment;
 pub mod failed_hook;
 pub mod health;
 pub mod hooks;

@@ -8,7 +8,6 @@ use crate::api::game_deployment::UpdateType;
 use crate::api::pod_template::PodTemplate;
 use crate::workload::claims::template_problems;
 use crate::workload::diff::{Change, elsewhere, not_resizable};
-use crate::workload::environment::reads;
 use crate::workload::spec::WorkloadSpec;
 
 /// What becomes of one field.
@@ -115,7 +114,7 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
     for (map, keys) in [("labels", &change.labels), ("annotations", &change.annotations)] {
         for key in keys.keys() {
             let (effect, message) = recreated.map_or_else(
-                || metadata(&new.template, map, key, &change.containers),
+                || (Effect::InPlace, without_restart(&new.template, map, key, &change.containers)),
                 |(effect, message)| (effect, message.to_owned()),
             );
             add(format!("metadata.{map}[{key}]"), effect, message);
@@ -137,17 +136,21 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
     }
 }
 
-/// How a label or an annotation reaches the pod, and the containers that show it.
-fn metadata(template: &PodTemplate, map: &str, key: &str, swapped: &[String]) -> (Effect, String) {
-    let readers = template.lasting().filter(|(_, container)| reads(container, map, key));
-    let readers = readers.filter_map(|(_, container)| container.get("name").and_then(Value::as_str));
-    let (swapped, restarted): (Vec<_>, Vec<_>) =
-        readers.partition(|name| swapped.iter().any(|swapped| swapped == name));
+/// How a label or an annotation reaches the pod, and whoever reads it inside.
+fn without_restart(template: &PodTemplate, map: &str, key: &str, swapped: &[String]) -> String {
     let path = format!("metadata.{map}['{key}']");
-    let shows = |item: &Value| {
-        let field = item.pointer("/fieldRef/fieldPath").and_then(Value::as_str);
-        field.is_some_and(|field| field == path || field == format!("metadata.{map}"))
+    let reads = |at: &Value, whole: bool| {
+        let field = at.pointer("/fieldRef/fieldPath").and_then(Value::as_str);
+        field.is_some_and(|field| field == path || whole && field == format!("metadata.{map}"))
     };
+    let in_environment = template.lasting().filter(|(_, container)| {
+        let variables = container.get("env").and_then(Value::as_array).into_iter().flatten();
+        variables.filter_map(|variable| variable.get("valueFrom")).any(|source| reads(source, false))
+    });
+    let names: Vec<_> = in_environment
+        .filter_map(|(_, container)| container.get("name").and_then(Value::as_str))
+        .filter(|name| !swapped.iter().any(|swapped| swapped == name))
+        .collect();
     let volumes = template.0.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     let sources = volumes.flat_map(|volume| {
         let projected = volume.pointer("/projected/sources").and_then(Value::as_array);
@@ -155,26 +158,17 @@ fn metadata(template: &PodTemplate, map: &str, key: &str, swapped: &[String]) ->
     });
     let mut items =
         sources.filter_map(|source| source.pointer("/downwardAPI/items").and_then(Value::as_array)).flatten();
-    let mut message = "changed in the running pod".to_owned();
-    if restarted.is_empty() && swapped.is_empty() {
-        message.push_str(", without a restart");
-    }
-    if items.any(shows) {
+    let mut message = "changed in the running pod, without a restart".to_owned();
+    if items.any(|item| reads(item, true)) {
         message.push_str("; the kubelet updates the downward API volume that shows it");
     }
-    if !swapped.is_empty() {
-        let names = swapped.join(", ");
-        message = format!("{message}; container {names}, whose environment has it, is swapped after that");
+    if names.is_empty() {
+        return message;
     }
-    if restarted.is_empty() {
-        return (Effect::InPlace, message);
-    }
-    let names = restarted.join(", ");
-    (
-        Effect::RestartOfContainer,
-        format!(
-            "{message}; container {names}, whose environment has it, is restarted after that; the pod stays"
-        ),
+    let names = names.join(", ");
+    format!(
+        "{message}; container {names} has it in its environment and sees the old value until the kubelet starts it again: \
+         use inplace restart with --engine stop"
     )
 }
 
@@ -229,12 +223,10 @@ mod tests {
         assert!(fields[2].2.contains("kubelet updates the downward API volume"), "{fields:?}");
         let labelled = old.clone().with("/template/metadata/labels/zone", json!("b"));
         let fields = of(&old, &labelled);
-        assert_eq!(fields[0].1, Effect::RestartOfContainer);
-        assert!(fields[0].2.contains("container app, whose environment has it, is restarted"), "{fields:?}");
+        assert!(fields[0].2.contains("container app has it in its environment"), "{fields:?}");
         // A container that is swapped is started by the kubelet, with the new value.
         let fields = of(&old, &labelled.image("app:2"));
-        assert_eq!((fields.len(), fields[1].1), (2, Effect::InPlace), "{fields:?}");
-        assert!(fields[1].2.contains("container app, whose environment has it, is swapped"), "{fields:?}");
+        assert!(fields.iter().all(|(_, _, message)| !message.contains("environment")), "{fields:?}");
     }
 
     #[test]

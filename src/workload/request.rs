@@ -7,7 +7,6 @@ use crate::api::workload::ContainerOrder;
 use crate::podtask::foreign::ForeignUpdate;
 use crate::podtask::pod::Pod;
 use crate::podtask::task::{PodTask, Purpose};
-use crate::workload::environment;
 use crate::workload::hooks;
 use crate::workload::spec::WorkloadSpec;
 use crate::workload::view::{PodView, Templates, is_off, left_closed};
@@ -17,12 +16,10 @@ const MOST_GRACE: u32 = 43_200;
 /// Maximum time that a request may have until its deadline, in seconds.
 const MOST_DEADLINE: u32 = 86_400;
 
-/// The containers of `view` that have to change to be at `target`, in the order of the template: with an image those to
-/// swap, without one those to restart, because their environment has a label or an annotation that changes. Empty: none.
+/// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none.
 pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<ContainerRequest> {
     let pod = view.pod;
     let from = templates.get(view.revision);
-    let readers = from.map(|from| environment::readers(from, target)).unwrap_or_default();
     let mut targets = Vec::new();
     for (name, image) in target.images() {
         let changed = from.is_none_or(|from| from.image(name) != Some(image));
@@ -31,8 +28,6 @@ pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'
             && (is_off(pod, name, templates) || pod.foreign.as_ref().is_some_and(unwritten));
         if (changed || off) && pod.image(name) != Some(image) {
             targets.push(ContainerRequest { name: name.to_owned(), image: Some(image.to_owned()) });
-        } else if readers.contains(&name) {
-            targets.push(ContainerRequest { name: name.to_owned(), image: None });
         }
     }
     if targets.is_empty() && view.between_revisions && left_closed(pod, templates) {

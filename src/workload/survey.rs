@@ -21,7 +21,7 @@ pub enum Route {
     Done,
     /// The pod stays as it is until a user deletes it.
     OnDelete,
-    /// Only labels and annotations change, and no container has them in its environment.
+    /// Only labels and annotations change.
     Relabel,
     /// A task with this purpose.
     PodTask(Purpose),

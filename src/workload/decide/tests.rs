@@ -22,7 +22,6 @@ mod canary;
 mod claims;
 mod deadline;
 mod disruptions;
-mod environment;
 mod failed_hooks;
 mod faults;
 mod foreign;
