@@ -508,11 +508,14 @@ pub(super) fn source_of<'a>(
         .or_else(|| snapshot.instances(&target.name).last().copied())
 }
 
-/// The newest instance of `name` that has run, if that is not the source: in a rollback, the one that is taken back.
+/// The newest instance of `name` that has run, if it is newer than the source: in a rollback, the one that is taken back.
+/// The time counts, because a kubelet may count attempts from 0 again.
 fn limits_of(name: &str, source: &str, snapshot: &Snapshot) -> Option<String> {
     let instances = snapshot.instances(name);
-    let newest = instances.iter().rev().find(|instance| instance.started_at.is_some())?;
-    (newest.id != source).then(|| newest.id.clone())
+    let has_run = instances.iter().filter(|instance| instance.started_at.is_some());
+    let newest = has_run.max_by_key(|instance| instance.created_at)?;
+    let is_newer = snapshot.by_id(source).is_none_or(|source| newest.created_at > source.created_at);
+    (newest.id != source && is_newer).then(|| newest.id.clone())
 }
 
 pub(super) fn do_<'a>(effect: Effect) -> Progress<'a> {

@@ -130,7 +130,7 @@ pub struct Target {
     #[serde(default)]
     pub stopped_at: Option<Timestamp>,
     /// How often the kubelet restarted the container before it was touched.
-    #[serde(default)]
+    #[serde(default, rename = "rebases")]
     pub restarts_before_touch: u32,
     /// The replacement that the request asks for.
     pub forward: Replacement,

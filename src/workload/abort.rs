@@ -100,6 +100,7 @@ pub fn step(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>) -
         requeue_at: None,
         problem: None,
         failed_hook: None,
+        waits: false,
     }
 }
 

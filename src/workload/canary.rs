@@ -70,6 +70,9 @@ pub struct Step {
     pub problem: Option<String>,
     /// What is said about the failed hook that the step waits for.
     pub failed_hook: Option<String>,
+    /// True when no pod is updated because a step waits. Not before the partition of the step is reached: pods that a
+    /// change of `replicas` adds to it are updated.
+    pub waits: bool,
 }
 
 /// The value of the annotation `inplace.dev/resume-step` that ends the wait of the step `index`.
@@ -112,6 +115,7 @@ pub fn decide(input: &CanaryInput<'_>, before: &Steps) -> Step {
             requeue_at: None,
             problem: None,
             failed_hook: None,
+            waits: false,
         },
     };
     let matches = !reset && now.is_approved();
@@ -123,11 +127,15 @@ pub fn decide(input: &CanaryInput<'_>, before: &Steps) -> Step {
     if index >= steps.len() && input.all_updated && (input.reached)(Held::Part(Amount::Count(0))) {
         input.update.clone_into(&mut now.next.steps.canary.revision);
     }
-    // An approval is removed when it has ended a wait, or when it names nothing that waits.
-    if input.resume.is_some() && !(matches && now.next.steps.pauses == now.observed) {
+    // An approval is removed when it names nothing that waits. The one that ends a wait stays until the status no longer
+    // has the wait, because the status may not be written; unless the same step waits again, for which it does not count.
+    let waits_again = !now.next.steps.pauses.is_empty() && now.next.steps.pauses != now.observed;
+    if input.resume.is_some() && (!matches || waits_again) {
         now.next.actions.push(Action::ClearResume);
     }
     now.next.steps.canary.pause_start_time = now.next.steps.pauses.first().map(|pause| pause.start_time);
+    let waits = !before.pauses.is_empty() || !now.next.steps.pauses.is_empty();
+    now.next.waits = waits && (input.reached)(now.next.held);
     now.delete_runs();
     now.next
 }
@@ -196,7 +204,11 @@ impl Now<'_> {
         self.next.steps.canary.current_step_hook_run.clone_from(&spec.name);
         let run = self.input.runs.iter().find(|run| run.kind == HookType::Canary && run.key == key);
         match run {
-            Some(run) if run.has_passed() => Part::Over,
+            Some(run) if run.has_passed() => {
+                // Also a failed one that a person has approved: it ends the wait for the hook, and no other one.
+                self.next.steps.pauses.retain(|pause| pause.reason != PauseReason::PausedByStepBasedHook);
+                Part::Over
+            }
             Some(run) if run.has_failed() => self.pause_after(&spec.name),
             Some(_) => Part::Waits,
             // The user who continued in spite of a failure may have deleted the run.

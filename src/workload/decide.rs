@@ -63,10 +63,9 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let input = ReconcileInput::new(spec, objects, update, old);
 
     let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
-    // A step waits until the status says that it does not any more. No step holds the pods of an aborted update.
-    let waited = !before.steps.pauses.is_empty();
-    let waits = !aborts && (waited || !step.steps.pauses.is_empty());
-    let mut survey = Survey::of(&input, step.held, spec.update.paused || waits, waits);
+    // New pods get the newest revision while a step waits, and not while the user pauses.
+    let paused = spec.update.paused;
+    let mut survey = Survey::of(&input, step.held, paused || step.waits, step.waits && !paused);
     // Without the stable revision there is nothing to go back to, and no pod may get the aborted one.
     let lost = aborts && update.name == found.revision.name;
     survey.stopped |= lost;
@@ -131,6 +130,7 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
             requeue_at: (!before.steps.pauses.is_empty()).then_some(objects.now),
             problem: None,
             failed_hook: None,
+            waits: !before.steps.pauses.is_empty(),
         };
     };
     let canary_input = CanaryInput {

@@ -114,7 +114,7 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
     for (map, keys) in [("labels", &change.labels), ("annotations", &change.annotations)] {
         for key in keys.keys() {
             let (effect, message) = recreated.map_or_else(
-                || (Effect::InPlace, without_restart(&new.template, map, key, &change.containers)),
+                || (Effect::InPlace, without_restart(&new.template, map, key)),
                 |(effect, message)| (effect, message.to_owned()),
             );
             add(format!("metadata.{map}[{key}]"), effect, message);
@@ -137,7 +137,7 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
 }
 
 /// How a label or an annotation reaches the pod, and whoever reads it inside.
-fn without_restart(template: &PodTemplate, map: &str, key: &str, swapped: &[String]) -> String {
+fn without_restart(template: &PodTemplate, map: &str, key: &str) -> String {
     let path = format!("metadata.{map}['{key}']");
     let reads = |at: &Value, whole: bool| {
         let field = at.pointer("/fieldRef/fieldPath").and_then(Value::as_str);
@@ -147,10 +147,8 @@ fn without_restart(template: &PodTemplate, map: &str, key: &str, swapped: &[Stri
         let variables = container.get("env").and_then(Value::as_array).into_iter().flatten();
         variables.filter_map(|variable| variable.get("valueFrom")).any(|source| reads(source, false))
     });
-    let names: Vec<_> = in_environment
-        .filter_map(|(_, container)| container.get("name").and_then(Value::as_str))
-        .filter(|name| !swapped.iter().any(|swapped| swapped == name))
-        .collect();
+    let names: Vec<_> =
+        in_environment.filter_map(|(_, container)| container.get("name").and_then(Value::as_str)).collect();
     let volumes = template.0.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     let sources = volumes.flat_map(|volume| {
         let projected = volume.pointer("/projected/sources").and_then(Value::as_array);
@@ -224,9 +222,9 @@ mod tests {
         let labelled = old.clone().with("/template/metadata/labels/zone", json!("b"));
         let fields = of(&old, &labelled);
         assert!(fields[0].2.contains("container app has it in its environment"), "{fields:?}");
-        // A container that is swapped is started by the kubelet, with the new value.
+        // The label is changed when the new container runs already.
         let fields = of(&old, &labelled.image("app:2"));
-        assert!(fields.iter().all(|(_, _, message)| !message.contains("environment")), "{fields:?}");
+        assert!(fields.iter().any(|(_, _, message)| message.contains("environment")), "{fields:?}");
     }
 
     #[test]

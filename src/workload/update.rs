@@ -122,10 +122,14 @@ fn current_group(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Grou
         return None;
     }
     let update = input.update_name();
+    // The spec of a pod names the new image some time before its task has ended.
+    let is_busy = |view: &PodView<'_>| {
+        matches!(view.task_state, TaskState::Busy { .. })
+            && view.live().is_some_and(|task| task.target == update)
+    };
     let pending = |view: &&PodView<'_>| {
-        matches!(survey.route(view), Route::PodTask(_))
-            && survey.is_eligible(input, view)
-            && view.last_failure(update).is_none()
+        let waits = matches!(survey.route(view), Route::PodTask(_)) && survey.is_eligible(input, view);
+        (waits || is_busy(view)) && view.last_failure(update).is_none()
     };
     input.views.iter().filter(pending).map(|view| group_of(input, view)).min()
 }

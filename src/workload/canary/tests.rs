@@ -116,9 +116,14 @@ fn a_pause_without_an_end_is_ended_by_the_user() {
     rollout.now = 100_000;
     assert_eq!(rollout.index(), 0);
     rollout.resume = Some("web-2/0");
-    assert_eq!(rollout.index(), 1);
-    assert!(rollout.steps.pauses.is_empty() && rollout.resume.is_none());
+    // The status may not be written: then the approval is still there.
+    let unwritten = rollout.steps.clone();
+    assert_eq!((rollout.index(), rollout.resume), (1, Some("web-2/0")));
+    rollout.steps = unwritten;
+    assert_eq!((rollout.index(), rollout.resume), (1, Some("web-2/0")));
+    assert!(rollout.steps.pauses.is_empty());
     assert_eq!(rollout.steps.canary.pause_start_time, None);
+    assert_eq!((rollout.index(), rollout.resume), (1, None));
 }
 
 /// What makes a manifest that is applied again no resume: only a change from true to false is one, and only when the
@@ -160,6 +165,7 @@ fn an_approval_is_for_one_step_of_one_revision_and_is_used_once() {
         assert_eq!(rollout.steps.pauses.len(), 1, "{stale}");
     }
     rollout.resume = Some("web-2/0");
+    assert_eq!(rollout.index(), 1);
     assert_eq!((rollout.index(), rollout.resume), (1, None));
     rollout.decide();
     // The same approval once more, as a client writes it that repeats its call.
@@ -182,8 +188,10 @@ fn an_approval_waits_until_the_partition_is_reached_again() {
     // A pod of the canary is not available any more.
     rollout.reached = None;
     rollout.resume = Some("web-2/0");
+    assert!(!rollout.decide().waits, "the pods that the partition lacks are updated");
     assert_eq!((rollout.index(), rollout.resume), (0, Some("web-2/0")));
     rollout.reached = Some(8);
+    assert!(rollout.decide().waits, "until the status has the end of the wait");
     assert_eq!((rollout.index(), rollout.resume), (1, None));
 }
 
@@ -255,7 +263,26 @@ fn a_hook_that_fails_pauses_until_the_user_goes_on() {
     assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByStepBasedHook);
     assert_eq!(rollout.index(), 0);
     rollout.resume = Some("web-2/0");
+    assert_eq!(rollout.index(), 1);
     assert_eq!((rollout.index(), rollout.resume), (1, None));
+}
+
+#[test]
+fn an_approved_hook_run_ends_no_pause_of_its_step() {
+    let mut rollout = rollout(&json!([{"hook": {"templateName": "test"}, "pause": {}}, {"partition": 5}]));
+    rollout.decide();
+    rollout.decide();
+    rollout.runs[0].phase = HookPhase::Failed;
+    rollout.decide();
+    rollout.paused = true;
+    rollout.decide();
+    rollout.runs[0].approved = true;
+    rollout.decide();
+    rollout.paused = false;
+    for _ in 0..3 {
+        assert_eq!(rollout.index(), 0);
+    }
+    assert_eq!(rollout.steps.pauses[0].reason, PauseReason::PausedByCanaryPauseStep);
 }
 
 #[test]
@@ -269,6 +296,7 @@ fn a_step_with_a_hook_that_failed_and_a_pause_is_passed() {
         rollout.decide();
         rollout.decide();
         rollout.resume = Some("web-2/0");
+        assert_eq!(rollout.index(), usize::from(!waits), "{pause}");
         assert_eq!((rollout.index(), rollout.resume), (usize::from(!waits), None), "{pause}");
         if waits {
             assert_eq!(rollout.index(), 0, "the pause of the step is not over");

@@ -61,5 +61,11 @@ fn a_pause_of_a_canary_step_keeps_its_partition_and_a_pause_of_the_user_the_old_
         sight.pods.remove(updated);
         let expected = if steps { "app:2" } else { "app:1" };
         assert_eq!(created_images(&sight.decide(&update)), [expected], "{steps}");
+        let paused = update.with("/updateStrategy/paused", json!(true));
+        assert_eq!(
+            created_images(&sight.decide(&paused)),
+            ["app:1"],
+            "the user's pause also during a step's wait"
+        );
     }
 }

@@ -36,6 +36,38 @@ fn order(sight: &mut Sight, draft: &Draft) -> Vec<String> {
     order
 }
 
+/// An agent changes the image in the pod's spec long before it has seen the new container stay up.
+#[test]
+fn a_pod_whose_spec_has_the_new_image_holds_its_group_until_its_task_has_ended() {
+    let keys = json!([{"nodeLabel": "zone"}]);
+    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 4, "priority": keys});
+    let draft = deployment().with("/replicas", json!(4)).with("/updateStrategy", strategy);
+    let mut sight = zones(&draft, ["web-a", "web-b", "web-c", "web-d"]);
+    let update = draft.image("app:2");
+    let decision = sight.decide(&update);
+    assert_eq!(decision.requested(), ["web-b", "web-d"]);
+    carry_out(&mut sight, &decision);
+    for name in ["web-b", "web-d"] {
+        let id = sight.pod(name).task.as_ref().unwrap().id();
+        sight.pod(name).answer = Some(answer(&id, Phase::Running, None));
+        sight.pod(name).images[0].1 = "app:2".to_owned();
+    }
+    let decision = sight.decide(&update);
+    assert!(decision.requested().is_empty(), "{:?}", decision.requested());
+    carry_out(&mut sight, &decision);
+    for name in ["web-b", "web-d"] {
+        let id = sight.pod(name).task.as_ref().unwrap().id();
+        sight.pod(name).answer = Some(answer(&id, Phase::Succeeded, None));
+    }
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        let decision = sight.decide(&update);
+        begun.extend(decision.requested().iter().map(|name| (*name).to_owned()));
+        carry_out(&mut sight, &decision);
+    }
+    assert_eq!(begun, ["web-a", "web-c"]);
+}
+
 #[test]
 fn a_zone_is_completed_before_the_next_one_begins() {
     let keys = json!([{"nodeLabel": "zone"}]);
