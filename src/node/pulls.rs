@@ -89,7 +89,7 @@ impl Pulls {
     }
 
     /// Returns once a prefetch of `reference` has to end: an operation pulls another image, or has pulled this one for
-    /// the time within which a prefetch of it may end.
+    /// `TAKES_OVER`.
     pub async fn preempts(&self, reference: &str) {
         let mut requested = self.requested.subscribe();
         let other = |all: &BTreeMap<String, usize>| all.keys().any(|one| one != reference);

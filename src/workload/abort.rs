@@ -15,10 +15,8 @@ use crate::api::kstatus::ObjectState;
 use crate::api::workload::{CanaryStatus, UpdateFailurePolicy};
 use crate::podtask::amount::Amount;
 use crate::podtask::write::Event;
-use crate::workload::action::Action;
-use crate::workload::canary::{Held, Step};
+use crate::workload::canary::{self, Held, Step};
 use crate::workload::health::Health;
-use crate::workload::hooks::HookType;
 use crate::workload::input::CachedObjects;
 use crate::workload::report::{PROGRESSING, Report, Steps, UPDATE_FAILED};
 use crate::workload::revision::Revision;
@@ -90,13 +88,11 @@ pub fn begin(
 /// The canary steps of an aborted update: none applies, and a retry begins with the first one. A pause of a step is
 /// over.
 pub fn step(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>) -> Step {
-    let runs = objects.runs.iter().filter(|run| run.kind == HookType::Canary && !run.deleting);
-    let runs = runs.map(|run| Action::DeleteRun(run.name.clone()));
     let revision = before.steps.canary.revision.clone();
     Step {
         held: Held::Part(Amount::Count(0)),
         steps: Steps { canary: CanaryStatus { revision, ..CanaryStatus::default() }, ..Steps::default() },
-        actions: runs.chain(spec.update.resume_step.as_ref().map(|_| Action::ClearResume)).collect(),
+        actions: canary::clear(objects.runs, spec.update.resume_step.as_deref()),
         requeue_at: None,
         problem: None,
         failed_hook: None,

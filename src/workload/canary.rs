@@ -80,6 +80,13 @@ pub fn approval(revision: &str, index: usize) -> String {
     format!("{revision}/{index}")
 }
 
+/// The writes where no steps apply: `HookRun`s of earlier steps and an approval are removed.
+pub fn clear(runs: &[Run], resume: Option<&str>) -> Vec<Action> {
+    let runs = runs.iter().filter(|run| run.kind == HookType::Canary && !run.deleting);
+    let runs = runs.map(|run| Action::DeleteRun(run.name.clone()));
+    runs.chain(resume.map(|_| Action::ClearResume)).collect()
+}
+
 /// Whether a part of a step is over.
 enum Part {
     Over,

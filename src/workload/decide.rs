@@ -20,7 +20,6 @@ use crate::workload::claims::READ_CLASS_AGAIN;
 use crate::workload::deadline::{self, Deadline, EXCEEDED};
 use crate::workload::failed_hook;
 use crate::workload::health::{self, Findings};
-use crate::workload::hooks::HookType;
 use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::prefetch;
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
@@ -121,12 +120,10 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
     let spec = input.spec;
     let reached = |held: Held| reached(input, held);
     let Some(canary) = spec.update.canary.as_ref().filter(|canary| !canary.steps.is_empty()) else {
-        let stale = objects.runs.iter().filter(|run| run.kind == HookType::Canary);
-        let stale = stale.map(|run| Action::DeleteRun(run.name.clone()));
         return Step {
             held: Held::Part(spec.update.partition),
             steps: Steps { canary: without_steps(input, before), ..Steps::default() },
-            actions: stale.chain(spec.update.resume_step.as_ref().map(|_| Action::ClearResume)).collect(),
+            actions: canary::clear(objects.runs, spec.update.resume_step.as_deref()),
             requeue_at: (!before.steps.pauses.is_empty()).then_some(objects.now),
             problem: None,
             failed_hook: None,
@@ -136,7 +133,7 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
     let canary_input = CanaryInput {
         canary,
         update: input.update_name(),
-        all_updated: input.views.iter().all(|view| view.is_at(input.update_name())),
+        all_updated: all_updated(input),
         reached: &reached,
         paused: spec.update.paused,
         resume: spec.update.resume_step.as_deref(),
@@ -147,15 +144,18 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
     canary::decide(&canary_input, &before.steps)
 }
 
+/// True when no pod is at another revision.
+fn all_updated(input: &ReconcileInput<'_>) -> bool {
+    input.views.iter().all(|view| view.is_at(input.update_name()))
+}
+
 /// The revision that was rolled out last, of a workload whose steps were removed: without it, the way back to that
 /// revision would have steps once there are steps again.
 fn without_steps(input: &ReconcileInput<'_>, before: &Report) -> CanaryStatus {
     let mut revision = before.steps.canary.revision.clone();
-    let update = input.update_name();
-    let is_complete =
-        || input.views.iter().all(|view| view.is_at(update)) && reached(input, Held::Part(Amount::Count(0)));
+    let is_complete = || all_updated(input) && reached(input, Held::Part(Amount::Count(0)));
     if !revision.is_empty() && is_complete() {
-        update.clone_into(&mut revision);
+        input.update_name().clone_into(&mut revision);
     }
     CanaryStatus { revision, ..CanaryStatus::default() }
 }

@@ -122,16 +122,18 @@ fn current_group(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Grou
         return None;
     }
     let update = input.update_name();
-    // The spec of a pod names the new image some time before its task has ended.
-    let is_busy = |view: &PodView<'_>| {
-        matches!(view.task_state, TaskState::Busy { .. })
-            && view.live().is_some_and(|task| task.target == update)
-    };
     let pending = |view: &&PodView<'_>| {
         let waits = matches!(survey.route(view), Route::PodTask(_)) && survey.is_eligible(input, view);
-        (waits || is_busy(view)) && view.last_failure(update).is_none()
+        // The spec of a pod names the new image some time before its task has ended.
+        (waits || is_busy_with(view, update)) && view.last_failure(update).is_none()
     };
     input.views.iter().filter(pending).map(|view| group_of(input, view)).min()
+}
+
+/// True while an agent has the request for the task of `view` to `revision`.
+fn is_busy_with(view: &PodView<'_>, revision: &str) -> bool {
+    matches!(view.task_state, TaskState::Busy { .. })
+        && view.live().is_some_and(|task| task.target == revision)
 }
 
 /// The remaining budget while pods are picked.
@@ -156,8 +158,9 @@ impl<'s, 'a> Allocation<'s, 'a> {
         let update = input.update_name();
         let old = pool.iter().filter(|view| !view.is_at(update)).count();
         // Pods to be removed count as well while an agent has their requests.
-        let busy = || input.views.iter().filter(|view| matches!(view.task_state, TaskState::Busy { .. }));
-        let coming = busy().filter(|view| view.live().is_some_and(|task| task.target == update)).count();
+        let is_busy = |view: &&PodView<'_>| matches!(view.task_state, TaskState::Busy { .. });
+        let busy = input.views.iter().filter(is_busy).count();
+        let coming = input.views.iter().filter(|view| is_busy_with(view, update)).count();
         let allowance = match survey.partition {
             // The partition holds back pods with ordinals individually.
             _ if input.spec.stateful().is_some() => usize::MAX,
@@ -172,7 +175,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
             picks: Picks::default(),
             all_held: old <= survey.held,
             allowance,
-            budget: Budget { tasks: limit.saturating_sub(busy().count()), ..spare(input, pool) },
+            budget: Budget { tasks: limit.saturating_sub(busy), ..spare(input, pool) },
             disruptions: input.disruptions(),
             load: input.node_load(),
         }

@@ -457,6 +457,15 @@ fn the_kubelet_that_creates_at_the_same_time_is_adopted() {
     assert_eq!(bench.log[1..], [FENCE, PATCH, "Create app 3 of sha:v2", UNFENCE]);
 }
 
+/// Attempt 3, which the kubelet created from the new spec and which was never started.
+fn unstarted(state: State) -> Container {
+    let mut theirs = instance("app", 3, state);
+    (theirs.image, theirs.image_id) = ("repo/app:v2".into(), "sha:v2".into());
+    theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v2");
+    (theirs.created_at, theirs.started_at) = (at(400), None);
+    theirs
+}
+
 #[test]
 fn an_instance_of_the_kubelet_whose_start_was_lost_with_the_runtime_is_replaced() {
     for (class, next, outcome) in [
@@ -468,11 +477,7 @@ fn an_instance_of_the_kubelet_whose_start_was_lost_with_the_runtime_is_replaced(
         let ended = bench.play(|effect, snapshot| match effect {
             // The kubelet has created the instance, and has not requested its start before the runtime ended.
             Effect::Create { .. } if snapshot.by_id("app-3").is_none() => {
-                let mut theirs = instance("app", 3, State::Created);
-                (theirs.image, theirs.image_id) = ("repo/app:v2".into(), "sha:v2".into());
-                theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v2");
-                (theirs.created_at, theirs.started_at) = (at(400), None);
-                snapshot.containers.push(theirs);
+                snapshot.containers.push(unstarted(State::Created));
                 Answer::No(Class::NameTaken)
             }
             Effect::Start { id, .. } if id == "app-3" => {
@@ -502,10 +507,7 @@ fn the_exit_code_of_a_lost_process_says_nothing_about_the_image() {
         let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
         let ended = bench.play(|effect, snapshot| match effect {
             Effect::Create { .. } if snapshot.by_id("app-3").is_none() => {
-                let mut theirs = instance("app", 3, State::Exited);
-                (theirs.image, theirs.image_id) = ("repo/app:v2".into(), "sha:v2".into());
-                theirs.spec_hash = crate::operation::spec_hash::of("app", "repo/app:v2");
-                (theirs.created_at, theirs.started_at) = (at(400), None);
+                let mut theirs = unstarted(State::Exited);
                 (theirs.finished_at, theirs.exit_code) = (Some(at(500)), code);
                 snapshot.containers.push(theirs);
                 Answer::No(Class::NameTaken)

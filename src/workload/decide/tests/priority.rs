@@ -17,6 +17,16 @@ fn zones(draft: &Draft, names: [&str; 4]) -> Sight {
     sight
 }
 
+fn zone_first() -> serde_json::Value {
+    json!([{"nodeLabel": "zone"}])
+}
+
+/// Four pods, all of which may be unavailable at once.
+fn by_zone() -> Draft {
+    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 4, "priority": zone_first()});
+    deployment().with("/replicas", json!(4)).with("/updateStrategy", strategy)
+}
+
 /// The pods that get a request, in the order of the reconciles; the agents end one request at a time.
 fn order(sight: &mut Sight, draft: &Draft) -> Vec<String> {
     let mut order = Vec::new();
@@ -39,9 +49,7 @@ fn order(sight: &mut Sight, draft: &Draft) -> Vec<String> {
 /// An agent changes the image in the pod's spec long before it has seen the new container stay up.
 #[test]
 fn a_pod_whose_spec_has_the_new_image_holds_its_group_until_its_task_has_ended() {
-    let keys = json!([{"nodeLabel": "zone"}]);
-    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 4, "priority": keys});
-    let draft = deployment().with("/replicas", json!(4)).with("/updateStrategy", strategy);
+    let draft = by_zone();
     let mut sight = zones(&draft, ["web-a", "web-b", "web-c", "web-d"]);
     let update = draft.image("app:2");
     let decision = sight.decide(&update);
@@ -70,16 +78,14 @@ fn a_pod_whose_spec_has_the_new_image_holds_its_group_until_its_task_has_ended()
 
 #[test]
 fn a_zone_is_completed_before_the_next_one_begins() {
-    let keys = json!([{"nodeLabel": "zone"}]);
-    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 4, "priority": keys});
-    let draft = deployment().with("/replicas", json!(4)).with("/updateStrategy", strategy);
+    let draft = by_zone();
     let mut sight = zones(&draft, ["web-a", "web-b", "web-c", "web-d"]);
     sight.pod("web-a").ready_since = None;
     let order_of = order(&mut sight, &draft.image("app:2"));
     assert_eq!(order_of, ["web-b web-d", "web-a web-c"], "zone 1, then zone 2");
     // A set whose pods are updated in parallel.
     let rolling = json!({"maxUnavailable": 4});
-    let strategy = json!({"type": "InplaceUpdate", "rollingUpdate": rolling, "priority": keys});
+    let strategy = json!({"type": "InplaceUpdate", "rollingUpdate": rolling, "priority": zone_first()});
     let draft = stateful_set().with("/replicas", json!(4)).with("/updateStrategy", strategy);
     let parallel = draft.clone().with("/podManagementPolicy", json!("Parallel"));
     let mut sight = zones(&parallel, ["web-0", "web-1", "web-2", "web-3"]);
