@@ -14,7 +14,7 @@
 //! | created here, and another instance runs | continue with that one: `give_way` |
 //! | running alone | remove the fence; done: `settle` |
 //! | running beside another instance | failed; the one created here is stopped: `stop_duplicate` |
-//! | exited before it started, without a reason | remove it and create it again: `cut_off` |
+//! | exited before it started, without a reason | remove it and create it again; if it cannot be removed, continue with the next attempt: `cut_off` |
 //! | exited otherwise | failed: `ended` |
 //! | state unknown | wait; without a kubelet remove it and create it again: `clear_up` |
 //!
@@ -389,12 +389,27 @@ fn may_be_started_again(operation: &Operation, target: &Target) -> bool {
     operation.unsupervised && has_run && target.replacement().refused_starts < STARTS
 }
 
+/// Continues with the attempt after `instance`, which ended before it started.
+fn continue_after(target: &Target, instance: &Container) -> Next {
+    Next::Note(Note::Overtaken {
+        name: target.name.clone(),
+        replaces: instance.id.clone(),
+        attempt: instance.attempt.saturating_add(1),
+        by: Overtaking::OwnInstance,
+    })
+}
+
 /// The next step for an instance that ended before it started, without a reason from the runtime: its start
 /// was lost with the process that requested it, or with the runtime. This says nothing about the image, so
 /// the instance is created again.
 fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Timestamp) -> Option<Next> {
-    if instance.started_at.is_some() || !operation.can_remove(&instance.id) {
+    if instance.started_at.is_some() {
         return None;
+    }
+    // containerd keeps the task of a container whose start was cancelled while it read the task's process ID: the task
+    // stays created, its program never runs, and the removal of the container is refused until the pod is gone.
+    if !operation.can_remove(&instance.id) {
+        return Some(continue_after(target, instance));
     }
     let ours = |last_failure: &&LastFailure| {
         last_failure.verb == Verb::Start && last_failure.container == target.name
@@ -428,14 +443,8 @@ fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> O
         is_start && last_failure.effect_error.class.is_away()
     };
     let is_lost = instance.exit_code == LOST_EXIT_CODE || operation.last_failure.as_ref().is_some_and(lost);
-    (target.change.is_some() && instance.started_at.is_none() && is_lost).then(|| {
-        Next::Note(Note::Overtaken {
-            name: target.name.clone(),
-            replaces: instance.id.clone(),
-            attempt: instance.attempt.saturating_add(1),
-            by: Overtaking::OwnInstance,
-        })
-    })
+    (target.change.is_some() && instance.started_at.is_none() && is_lost)
+        .then(|| continue_after(target, instance))
 }
 
 /// The wait for another program to start a container that it created, while that may still happen.

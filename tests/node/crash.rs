@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use inplace::api::status::Phase;
+use inplace::{api::status::Phase, cri::proto::v1::ContainerState};
 
 use crate::{
     pod::{Ended, Pod},
-    support::facts::Facts,
+    support::facts::{Facts, Instance},
     support::lab::Lab,
     support::wait::eventually,
 };
@@ -140,12 +140,21 @@ impl<'a> Case<'a> {
         let stopped = since(&after, "stops").len();
         assert!(stops.contains(&stopped), "{id}: preStop ran {stopped} times");
         let instances = u32::try_from(starts.len()).unwrap();
-        assert_eq!(after.running("app").attempt, old.attempt + instances, "{id}");
+        let lost = || after.of("app").filter(|instance| never_ran(instance));
+        let newer = u32::try_from(lost().filter(|lost| lost.attempt > old.attempt).count()).unwrap();
+        assert!(newer == 0 || newer == 1 && id.starts_with("odd"), "{id}: {after:#?}");
+        assert_eq!(after.running("app").attempt, old.attempt + instances + newer, "{id}");
         assert_eq!(after.running("side"), before.running("side"), "{id}");
         assert_eq!((&after.sandbox, &after.ip), (&before.sandbox, &before.ip), "{id}");
         // The previous container is kept, and the crashed one.
-        assert!(after.of("app").count() <= starts.len() + 1, "{id}: {after:#?}");
+        assert!(after.of("app").count() <= starts.len() + 1 + lost().count(), "{id}: {after:#?}");
     }
+}
+
+/// True for a container whose start was cancelled and which containerd then cannot remove, because its task stays created.
+/// containerd 1.6 does that when the caller of the start is killed while containerd reads the process ID of the task.
+fn never_ran(instance: &Instance) -> bool {
+    instance.state == ContainerState::ContainerExited && instance.started_at == 0
 }
 
 /// True if the only running `app` has written its first line: its shell has executed the program.

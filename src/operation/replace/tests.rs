@@ -209,6 +209,26 @@ fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
     assert_eq!(it.obey(), Outcome::Succeeded);
 }
 
+/// containerd keeps the task of such a start, and refuses to remove its container.
+#[test]
+fn what_was_cut_off_and_cannot_be_removed_is_left_and_the_next_attempt_is_made() {
+    for (text, owner) in
+        [(RESTART, Owner::Nobody), (SWAP, Owner::Nobody), (RESTART, Owner::NodeRun), (SWAP, Owner::NodeRun)]
+    {
+        let mut it = Bench::new(text, pod(owner));
+        let mut start = cut_off(1, Class::Away);
+        let outcome = it.play(|effect, snapshot| match effect {
+            Effect::Remove { id, .. } if id == "app-3" => Answer::No(Class::Refused),
+            _ => start(effect, snapshot),
+        });
+        assert_eq!(outcome, Outcome::Succeeded, "{text} {owner:?}: {:?}", it.log);
+        let starts: Vec<_> = it.log.iter().filter(|line| line.starts_with("Start")).collect();
+        assert_eq!(starts, ["Start app-3", "Start app-4"], "{:?}", it.log);
+        assert_eq!(it.snapshot.running("app")[0].attempt, 4);
+        assert_eq!(it.snapshot.fences("app").count(), 0, "{:?}", it.log);
+    }
+}
+
 /// A kubelet that observed the created container requests the fence's name a moment after the container is gone.
 #[test]
 fn the_fence_outlives_what_was_created_in_vain() {
