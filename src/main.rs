@@ -47,6 +47,8 @@ enum Role {
     Controller(controller::Args),
     Crds(inplace::cli::crds::CrdsCommand),
     #[command(hide = true)]
+    Sockets(inplace::process::sockets::SocketsCommand),
+    #[command(hide = true)]
     Hold(inplace::process::hold::HoldCommand),
 }
 
@@ -78,6 +80,10 @@ fn main() -> ExitCode {
         Role::Rollout(command) => runtime.block_on(command.run()).into(),
         Role::Migrate(command) => runtime.block_on(command.run()).into(),
         Role::Crds(command) => command.run().into(),
+        Role::Sockets(command) => match command.run() {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => fail(&log::chain(&error)),
+        },
         Role::Hold(command) => match runtime.block_on(command.run()) {
             Ok(()) => Exit::Done.into(),
             Err(error) => fail(&log::chain(&error)),

@@ -94,6 +94,11 @@ pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
 /// Value of [`CONTAINER_NAME`] on a fence.
 pub const FENCE_NAME: &str = "inplace-fence";
+/// Value of [`CONTAINER_NAME`] on a standby, and the beginning of its name in the runtime. A kubelet that finds this name in
+/// no pod's spec leaves the container alone while the pod runs.
+pub const STANDBY_NAME: &str = "inplace-standby";
+/// Label on a standby: the name of the container that it stands in for.
+pub const STANDBY: &str = "inplace.dev/standby";
 /// Label on a fence that runs an idle process. A fence without it is a clone of its container that is never started.
 pub const HOLDER: &str = "inplace.dev/holder";
 

@@ -10,7 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::priority::PriorityKey;
-use crate::api::request::{DEADLINE_SECONDS, Drain, OnFailure, READY_TIMEOUT_SECONDS, RequestedEngine};
+use crate::api::request::{
+    DEADLINE_SECONDS, Drain, OnFailure, Order, READY_TIMEOUT_SECONDS, RequestedEngine,
+};
 use crate::api::serde_default::is_default;
 use crate::api::workload::{Condition, WorkloadHook, nothing, quarter, yes};
 /// A restart or swap that is done once in every pod of a target. Only `maxUnavailable`, `partition`, `paused`,
@@ -157,6 +159,9 @@ pub struct PodTerms {
     pub on_failure: OnFailure,
     /// How the containers are replaced; `Auto` chooses for each container.
     pub engine: RequestedEngine,
+    /// Whether the new container is started before or after the old one is stopped.
+    #[serde(skip_serializing_if = "is_default")]
+    pub order: Order,
     /// Free text for the history.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -175,6 +180,7 @@ impl Default for PodTerms {
             deadline_seconds: DEADLINE_SECONDS.cast_signed(),
             on_failure: OnFailure::default(),
             engine: RequestedEngine::default(),
+            order: Order::default(),
             reason: String::new(),
         }
     }

@@ -56,6 +56,9 @@ pub struct Request {
     /// How the containers are replaced; `Auto` chooses for each container.
     #[serde(default)]
     pub engine: RequestedEngine,
+    /// Whether the new container is started before or after the old one is stopped.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub order: Order,
     /// Free text for the history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -101,6 +104,18 @@ pub enum OnFailure {
     Rollback,
     /// Leave everything in its current state for inspection.
     Keep,
+}
+
+/// Whether a new container is started before or after the old one is stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Order {
+    /// The old container is stopped first.
+    #[default]
+    StopFirst,
+    /// A standby, which is a second container with the new image, is started first. It proves that the new container can
+    /// run, and serves while the container is replaced. Two processes of the application must be able to run side by
+    /// side in the pod: ports are shared by `SO_REUSEPORT`.
+    StartFirst,
 }
 
 /// When a pod counts as drained.
@@ -183,6 +198,7 @@ impl Request {
             deadline_seconds: DEADLINE_SECONDS,
             on_failure: OnFailure::default(),
             engine: RequestedEngine::default(),
+            order: Order::default(),
             reason: String::new(),
         }
     }

@@ -106,6 +106,8 @@ pub enum Step {
     Pull,
     /// Run the hook before the pod is drained.
     PreHook,
+    /// Start a standby for each container and check that it can serve.
+    Standby,
     /// Close the readiness gate and wait for the grace period.
     Drain,
     /// Replace the containers one by one.

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Deserialize;
 use tokio::task::JoinSet;
 
 use crate::api::annotation;
@@ -31,6 +32,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
             declared: None,
             absent: false,
             serving: None,
+            listeners: None,
         });
     };
     let mut containers = Vec::with_capacity(listed.len());
@@ -57,7 +59,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
         }
     }
     let sandbox = Some(sandbox(newest, &asked.pod));
-    Ok(Snapshot { sandbox, containers, declared: None, absent: false, serving: None })
+    Ok(Snapshot { sandbox, containers, declared: None, absent: false, serving: None, listeners: None })
 }
 
 /// The pods of this name, newest first: after a pod is recreated, there are two for a while.
@@ -129,13 +131,37 @@ pub(crate) fn is_fence(labels: &HashMap<String, String>) -> bool {
     labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::FENCE_NAME)
 }
 
+/// Whether a container with these labels is a standby. A user can give a container this name, but cannot set the labels of
+/// a container.
+pub(crate) fn is_standby(labels: &HashMap<String, String>) -> bool {
+    let is_ours = labels.contains_key(annotation::STANDBY) && labels.contains_key(annotation::OPERATION);
+    is_ours && labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::STANDBY_NAME)
+}
+
+/// The TCP ports in the kubelet's annotation. A port without a protocol is a TCP port. Text that cannot be read declares
+/// no port: the ports only add a condition.
+fn tcp_ports(text: &str) -> Vec<u16> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Port {
+        container_port: u16,
+        #[serde(default)]
+        protocol: String,
+    }
+    let ports: Vec<Port> = serde_json::from_str(text).unwrap_or_default();
+    let is_tcp = |port: &&Port| matches!(port.protocol.as_str(), "" | "TCP");
+    ports.iter().filter(is_tcp).map(|port| port.container_port).collect()
+}
+
 /// Converts an entry of the container list.
 fn container(listed: v1::Container) -> Container {
     let state = state(listed.state());
     let metadata = listed.metadata.unwrap_or_default();
     let labelled = listed.labels.get(annotation::CONTAINER_NAME);
     let fence = is_fence(&listed.labels);
-    let name = labelled.filter(|_| !fence).cloned().unwrap_or(metadata.name);
+    let standby = is_standby(&listed.labels);
+    let labelled = if standby { listed.labels.get(annotation::STANDBY) } else { labelled.filter(|_| !fence) };
+    let name = labelled.cloned().unwrap_or(metadata.name);
     let image = listed.image.unwrap_or_default();
     let annotations = &listed.annotations;
     let grace = annotations.get(annotation::TERMINATION_GRACE).and_then(|seconds| seconds.parse().ok());
@@ -144,6 +170,7 @@ fn container(listed: v1::Container) -> Container {
         name,
         fence,
         holder: listed.labels.contains_key(annotation::HOLDER),
+        standby,
         attempt: metadata.attempt,
         state,
         image_id: first_filled([listed.image_id, listed.image_ref, image.image.clone()]),
@@ -156,6 +183,7 @@ fn container(listed: v1::Container) -> Container {
         exit_code: 0,
         grace: grace.map_or(DEFAULT_GRACE, Duration::from_secs),
         has_pre_stop: annotations.contains_key(annotation::PRE_STOP),
+        ports: annotations.get(annotation::PORTS).map(|ports| tcp_ports(ports)).unwrap_or_default(),
     }
 }
 

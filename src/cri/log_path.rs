@@ -13,6 +13,8 @@ use crate::cri::proto::v1;
 /// Prefix of the name of a fence's log. A kubelet counts restarts by log files whose names begin with a number
 /// (`calcRestartCountByLogDir` in `pkg/kubelet/kuberuntime`), so a fence's log is not counted.
 const FENCE: &str = "inplace-fence-";
+/// The same for the log of a standby.
+const STANDBY: &str = "inplace-standby-";
 const ENDING: &str = ".log";
 
 /// The container must not be created beside a kubelet, because its log path is not its own.
@@ -48,10 +50,24 @@ pub(super) fn of_fence(path: &str, attempt: u32) -> String {
     with_name(path, &format!("{FENCE}{attempt}{ENDING}"))
 }
 
+/// The log of the standby for `attempt`, in the same folder as the log `path` of its container.
+pub(super) fn of_standby(path: &str, attempt: u32) -> String {
+    with_name(path, &format!("{STANDBY}{attempt}{ENDING}"))
+}
+
+/// True for a log that is removed together with its container: that of a fence or of a standby.
+pub fn is_temporary(path: &Path) -> bool {
+    is_numbered(path, FENCE) || is_numbered(path, STANDBY)
+}
+
 /// True for the log of a fence.
-pub fn is_fences(path: &Path) -> bool {
+fn is_fences(path: &Path) -> bool {
+    is_numbered(path, FENCE)
+}
+
+fn is_numbered(path: &Path, prefix: &str) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let number = name.strip_prefix(FENCE).and_then(|rest| rest.strip_suffix(ENDING));
+    let number = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(ENDING));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
@@ -78,7 +94,8 @@ fn with_name(path: &str, name: &str) -> String {
 fn is_own(path: &str, attempt: u32) -> bool {
     let parts_are_names = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     let file = path.rsplit_once('/').map_or(path, |(_, file)| file);
-    let names = [format!("{attempt}{ENDING}"), format!("{FENCE}{attempt}{ENDING}")];
+    let prefixes = ["", FENCE, STANDBY];
+    let names = prefixes.map(|prefix| format!("{prefix}{attempt}{ENDING}"));
     parts_are_names && names.iter().any(|name| name == file) && has_no_pattern(path)
 }
 

@@ -21,6 +21,7 @@ use crate::node::journal::{Entry, JournalError};
 use crate::node::journal_writer::JournalWriter;
 use crate::node::lost_time::LostTime;
 use crate::node::reread::Reread;
+use crate::node::standby;
 use crate::operation::effect::{Effect, EffectError, Verb};
 use crate::operation::next::{Next, next, unseen};
 use crate::operation::note::Note;
@@ -111,7 +112,10 @@ pub(super) async fn drive(
         let seen = observe_timed(node, &mut operation, &mut lost).await;
         shift_times(&mut watch, &mut operation);
         let mut snapshot = match seen {
-            Ok(snapshot) => Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot },
+            Ok(snapshot) => {
+                let listeners = standby::listeners(node, &operation, &snapshot).await;
+                Snapshot { serving: listen(node, &operation, &mut slices), listeners, ..snapshot }
+            }
             Err(why) => {
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
                     break outcome;
@@ -416,7 +420,9 @@ async fn act(
         Effect::Start { container, id } => {
             fences::maintained(node, operation, (container, id), executing).await
         }
-        Effect::PreStop { .. } | Effect::Stop { .. } => fences::released(node, operation, executing).await,
+        Effect::PreStop { .. } | Effect::Stop { .. } | Effect::StopStandby { .. } => {
+            fences::released(node, operation, executing).await
+        }
         _ => executing.await,
     };
     fault::point(&operation.pod.uid, || format!("after effect {:?}", effect.verb())).await;
@@ -459,20 +465,22 @@ async fn outdated(
 
 /// Time limit of `effect`. A pull gets all the time that is left. Any other effect gets its own duration and half of
 /// the rest: a call that is never answered must leave time to observe its result and to go on.
-fn limit(operation: &Operation, effect: &Effect) -> Duration {
+pub(super) fn limit(operation: &Operation, effect: &Effect) -> Duration {
     let end =
         if operation.rollback_cause.is_none() { operation.forward_until() } else { operation.deadline_at };
     let left = clock::until(end);
     match effect {
         Effect::Pull { .. } => left,
-        Effect::PreStop { budget_seconds: own, .. } | Effect::Stop { timeout_seconds: own, .. } => {
-            share(left, Duration::from_secs(*own))
-        }
+        Effect::PreStop { budget_seconds: own, .. }
+        | Effect::StopStandby { grace_seconds: own, .. }
+        | Effect::Stop { timeout_seconds: own, .. } => share(left, Duration::from_secs(*own)),
         // A container is down, and can be brought up without this fence.
         Effect::Fence { by_process: true, .. } if operation.rollback_cause.is_some() => {
             share(left, Duration::ZERO).min(LONGEST_FENCE_BACK)
         }
-        Effect::Fence { .. } | Effect::Create { .. } | Effect::Start { .. } => share(left, Duration::ZERO),
+        Effect::Fence { .. } | Effect::Standby { .. } | Effect::Create { .. } | Effect::Start { .. } => {
+            share(left, Duration::ZERO)
+        }
         // This effect can be repeated later, and the next effect may be waiting.
         Effect::Remove { .. } | Effect::Respec { .. } | Effect::Gate { .. } => {
             share(left, Duration::ZERO).min(LONGEST_REPEATABLE)

@@ -36,7 +36,7 @@ const READ_AGAIN: Duration = Duration::from_millis(500);
 /// Executes the effects of one operation.
 #[derive(Debug)]
 pub(super) struct EffectExecutor {
-    client: Client,
+    pub(super) client: Client,
     pulls: Pulls,
     permit: Permit,
     image_reserve: u64,
@@ -134,6 +134,13 @@ impl EffectExecutor {
                 self.link_log(container, id).await;
                 Ok(EffectOutput::Nothing)
             }
+            Effect::Standby { source, attempt, image, .. } => {
+                self.standby(&client, source, *attempt, image.as_ref()).await
+            }
+            Effect::StopStandby { container, id, grace_seconds, pre_stop, .. } => {
+                let grace = Duration::from_secs(*grace_seconds);
+                self.stop_standby(container, id, grace, *pre_stop, limit).await
+            }
             Effect::Remove { id, what, .. } => self.remove(&client, id, *what).await,
             Effect::Respec { container, from, to } => {
                 let status = report::status(operation);
@@ -204,7 +211,7 @@ impl EffectExecutor {
         self.cluster.as_ref().ok_or(EffectError { class: Class::Final, message })
     }
 
-    async fn pre_stop(
+    pub(super) async fn pre_stop(
         &self,
         container: &str,
         id: &str,
@@ -305,7 +312,7 @@ impl EffectExecutor {
         let log = match what {
             Leftover::Old => client.container(id, false).await?.and_then(|answer| answer.status),
             Leftover::NeverStarted => None,
-            Leftover::Fence => {
+            Leftover::Fence | Leftover::Standby => {
                 fence::remove(client, id).await?;
                 return Ok(EffectOutput::Nothing);
             }

@@ -47,7 +47,7 @@ pub(super) struct Wanted<'a> {
 pub(super) async fn remove(client: &Client, id: &str) -> Result<(), Error> {
     let status = client.container(id, false).await?.and_then(|answer| answer.status);
     client.remove(id).await?;
-    let log = status.map(|status| PathBuf::from(status.log_path)).filter(|log| log_path::is_fences(log));
+    let log = status.map(|status| PathBuf::from(status.log_path)).filter(|log| log_path::is_temporary(log));
     if let Some(log) = log {
         files::remove(log).await;
     }

@@ -1,4 +1,4 @@
-//! Maintains the fences of an operation while one of its effects runs.
+//! Maintains the fences and standbys of an operation while one of its effects runs.
 //!
 //! Decides nothing: `operation` decides which fence is created again and which one is removed.
 
@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::node::Node;
-use crate::node::drive::{LEAST_LIMIT, observe};
+use crate::node::drive::{LEAST_LIMIT, limit, observe};
 use crate::node::execute::EffectExecutor;
+use crate::operation::effect::Effect;
 use crate::operation::end::obstructing;
 use crate::operation::fence::while_it_starts;
 use crate::operation::snapshot::Declared;
+use crate::operation::standby::terminated;
 use crate::operation::state::Operation;
+use crate::process::clock;
 
 /// The interval between two checks of the fences.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -64,7 +67,8 @@ pub(super) async fn released<T>(
         let Ok(snapshot) = observe(node, operation).await else { continue };
         let fences: Vec<_> = obstructing(operation, &snapshot).collect();
         if fences.is_empty() {
-            return ending.await;
+            let standbys = terminated(operation, &snapshot, clock::now());
+            return tokio::join!(ending, stopped(node, operation, standbys)).0;
         }
         for fence in fences {
             let mut own = EffectExecutor::new(node, operation);
@@ -75,5 +79,18 @@ pub(super) async fn released<T>(
                 "the pod is being terminated: fence removed"
             );
         }
+    }
+}
+
+/// Stops the standbys of a pod that is being terminated, while its container stops as well.
+async fn stopped(node: &Node, operation: &Operation, standbys: Vec<Effect>) {
+    for standby in standbys {
+        let mut own = EffectExecutor::new(node, operation);
+        let stopped = Box::pin(own.execute(operation, &standby, limit(operation, &standby), &|_| {})).await;
+        tracing::debug!(
+            pod = %operation.pod,
+            effect_error = ?stopped.err(),
+            "the pod is being terminated: standby stopped"
+        );
     }
 }

@@ -50,6 +50,7 @@ pub mod pulls;
 mod reread;
 mod set_aside;
 pub mod settings;
+mod standby;
 pub mod sweep;
 
 /// Carries out operations on a node, with these dependencies and limits.
@@ -364,7 +365,7 @@ impl Node {
         let running = instances.iter().rev().find(|instance| instance.state == State::Running);
         let Some(instance) = running.or(instances.last()) else { return Ok(None) };
         let read = execute::read_source(&self.client, &instance.id).await;
-        let (not_cloneable, has_assigned_cpus, shares_termination_log) = match read {
+        let (not_cloneable, has_assigned_cpus, shares_termination_log, uses_host_network) = match read {
             Ok(source) => {
                 let shares = match source.termination_log() {
                     Some(log) => {
@@ -373,10 +374,10 @@ impl Node {
                     }
                     None => false,
                 };
-                (None, source.has_assigned_cpus(), shares)
+                (None, source.has_assigned_cpus(), shares, source.uses_host_network())
             }
             Err(effect_error) if effect_error.class == Class::Final => {
-                (Some(effect_error.message), false, false)
+                (Some(effect_error.message), false, false, false)
             }
             Err(effect_error) if effect_error.class == Class::Gone => return Ok(None),
             Err(effect_error) => return Err(effect_error.into()),
@@ -399,6 +400,7 @@ impl Node {
             runs_declared,
             has_assigned_cpus,
             shares_termination_log,
+            uses_host_network,
         }))
     }
 }

@@ -10,15 +10,18 @@ use std::time::Duration;
 use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
 use crate::cri::client::Client;
-use crate::cri::convert::{self, is_fence};
+use crate::cri::convert::{self, is_fence, is_standby};
 use crate::cri::error::Error;
-use crate::cri::proto::v1::{ContainerState, ContainerStatus};
+use crate::cri::proto::v1::{Container, ContainerState, ContainerStatus};
 use crate::failure::Class;
 use crate::node::fence;
 use crate::node::journal::{File, Journal, JournalError, PodLock};
 
 /// Time limit of one call. A container that cannot be removed now is tried again in the next sweep.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// The longest time that a sweep waits for an orphaned standby to stop.
+const LONGEST_GRACE: Duration = Duration::from_secs(30);
 
 /// Removes all orphans, either of one pod whose journal the caller has locked or of all pods, and returns their
 /// number.
@@ -40,7 +43,12 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
             },
         };
         if has_no_operation(journal, &pod).await && is_still_ours(client, &pod, &container.id).await? {
-            removed += usize::from(remove(client, &pod, &container.id, "removed an orphaned fence").await);
+            if is_standby(&container.labels) && !stop_standby(client, &pod, &container).await? {
+                continue;
+            }
+            removed += usize::from(
+                remove(client, &pod, &container.id, "removed an orphaned fence or standby").await,
+            );
         }
     }
     Ok(removed)
@@ -64,6 +72,34 @@ async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<
         }
     }
     Ok(removed)
+}
+
+/// Stops an orphaned standby within the grace period of its pod, at most [`LONGEST_GRACE`]; its preStop handler does not
+/// run. False if it stays: nothing else may serve, or it does not stop now.
+async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Result<bool, Error> {
+    if !matches!(standby.state(), ContainerState::ContainerRunning | ContainerState::ContainerUnknown) {
+        return Ok(true);
+    }
+    let name = standby.labels.get(annotation::STANDBY);
+    let containers = client.containers(Some((annotation::POD_UID, pod.uid.as_str()))).await?;
+    // One that has ended beside the standby may need what the standby holds.
+    let runs_or_ran = |other: &Container| match other.state() {
+        ContainerState::ContainerRunning => true,
+        ContainerState::ContainerExited => other.created_at > standby.created_at,
+        ContainerState::ContainerCreated | ContainerState::ContainerUnknown => false,
+    };
+    let is_replaced = |other: &&Container| other.labels.get(annotation::CONTAINER_NAME) == name;
+    if !containers.iter().filter(is_replaced).any(runs_or_ran) {
+        return Ok(false);
+    }
+    let grace =
+        standby.annotations.get(annotation::TERMINATION_GRACE).and_then(|seconds| seconds.parse().ok());
+    let grace = grace.map_or(LONGEST_GRACE, Duration::from_secs).min(LONGEST_GRACE);
+    let stopped = client.within(grace + LIMIT).stop(&standby.id, grace).await;
+    if let Err(error) = &stopped {
+        tracing::warn!(%pod, standby.id, %error, "an orphaned standby does not stop now: the next sweep retries");
+    }
+    Ok(stopped.is_ok())
 }
 
 /// A fence that cannot be removed is tried again in the next sweep.
@@ -111,6 +147,7 @@ async fn hold(journal: &Journal, pod: &PodRef) -> Result<PodLock, JournalError> 
 /// True for a fence, and for a container that an operation created and that was not started.
 fn is_ours(labels: &HashMap<String, String>, state: ContainerState) -> bool {
     is_fence(labels)
+        || is_standby(labels)
         || labels.contains_key(annotation::OPERATION) && state == ContainerState::ContainerCreated
 }
 

@@ -13,6 +13,7 @@ use crate::operation::probe::stopped_by_kubelet;
 use crate::operation::replace::{Progress, foreign_start, replace};
 use crate::operation::respec::overruled;
 use crate::operation::snapshot::{Snapshot, State};
+use crate::operation::standby;
 use crate::operation::state::{Operation, Replacement, Target};
 use crate::operation::verify::{Verdict, verify};
 
@@ -48,6 +49,12 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
                 }
             }
         };
+        if overdue(operation, &next, now, operation.deadline_at) {
+            return give_up(operation.late("Rollback"));
+        }
+        return next;
+    }
+    if let Some(next) = returning().find_map(|target| standby::make_way(operation, target, snapshot, now)) {
         if overdue(operation, &next, now, operation.deadline_at) {
             return give_up(operation.late("Rollback"));
         }

@@ -90,6 +90,30 @@ pub enum Effect {
         /// The container's ID.
         id: String,
     },
+    /// Create and start a standby: a clone with the coming image, under a name that the pod's spec does not have.
+    Standby {
+        /// The container that the standby stands in for.
+        container: String,
+        /// The container whose configuration is cloned.
+        source: String,
+        /// The attempt number of the replacement, which distinguishes standbys of consecutive operations.
+        attempt: u32,
+        /// The new image; `None` for the image of the source.
+        image: Option<ImageChoice>,
+    },
+    /// Stop the standby `id`: run its preStop handler, then stop it, both within its grace period.
+    StopStandby {
+        /// The container that the standby stands in for.
+        container: String,
+        /// The standby's ID.
+        id: String,
+        /// The grace period in seconds.
+        grace_seconds: u64,
+        /// True when the preStop handler must run first.
+        pre_stop: bool,
+        /// True when this operation created it; false for one that an earlier operation has left.
+        is_own: bool,
+    },
     /// Change the image in the pod's spec, provided that it is `from`. Idempotent.
     Respec {
         /// The container's name.
@@ -144,6 +168,8 @@ pub enum Leftover {
     Fence,
     /// A replacement that this program created and that never ran.
     NeverStarted,
+    /// A standby that does not run.
+    Standby,
     /// An exited instance older than the one that was replaced last, in a pod without a kubelet that removes it.
     Old,
 }
@@ -153,6 +179,7 @@ impl std::fmt::Display for Leftover {
         f.pad(match self {
             Self::Fence => "a fence",
             Self::NeverStarted => "a replacement that never ran",
+            Self::Standby => "a standby",
             Self::Old => "an old container",
         })
     }
@@ -185,6 +212,10 @@ pub enum Verb {
     Create,
     /// See [`Effect::Start`].
     Start,
+    /// See [`Effect::Standby`].
+    Standby,
+    /// See [`Effect::StopStandby`].
+    StopStandby,
     /// See [`Effect::Respec`].
     Respec,
     /// See [`Effect::Gate`].
@@ -203,6 +234,8 @@ impl Effect {
             Self::Stop { .. } => Verb::Stop,
             Self::Create { .. } => Verb::Create,
             Self::Start { .. } => Verb::Start,
+            Self::Standby { .. } => Verb::Standby,
+            Self::StopStandby { .. } => Verb::StopStandby,
             Self::Respec { .. } => Verb::Respec,
             Self::Gate { .. } => Verb::Gate,
             Self::Remove { .. } => Verb::Remove,
@@ -218,6 +251,8 @@ impl Effect {
             | Self::Stop { container, .. }
             | Self::Create { container, .. }
             | Self::Start { container, .. }
+            | Self::Standby { container, .. }
+            | Self::StopStandby { container, .. }
             | Self::Respec { container, .. }
             | Self::Remove { container, .. } => container,
             Self::Gate { .. } => "",

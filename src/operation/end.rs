@@ -11,10 +11,11 @@ use crate::operation::effect::{Effect, Leftover, remove};
 use crate::operation::fence::unfence;
 use crate::operation::next::is_deleted_by_force;
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
+use crate::operation::standby;
 use crate::operation::state::{Operation, later};
 
 /// How long after the deadline the cleanup is retried.
-const CLEANING: SignedDuration = SignedDuration::from_secs(15);
+pub(super) const CLEANING: SignedDuration = SignedDuration::from_secs(15);
 
 /// The next step of the cleanup, whatever the outcome: no fence, no replacement that never ran, and no old instances
 /// where no other program removes them.
@@ -31,6 +32,9 @@ pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) ->
             return Next::Do(remove(instance, Leftover::NeverStarted));
         }
         if let Some(next) = unfence(operation, target, snapshot, now) {
+            return next;
+        }
+        if let Some(next) = standby::leave(operation, target, snapshot, now) {
             return next;
         }
         let old = |instance: &&&Container| {

@@ -207,6 +207,42 @@ fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Decides whether a standby may run beside the container.
+pub(super) fn start_first(facts: &Facts<'_>, containers: usize, engine: Engine) -> Result<(), Refusal> {
+    let not = |why: String| {
+        Err(Refusal::CannotStartFirst { pod: facts.pod(), name: facts.container.name.clone(), why })
+    };
+    let Some(declared) = facts.declared().filter(|_| facts.owner.is_kubelet()) else {
+        return not(
+            "it needs a cluster, where the agent's image counts the pod's listening sockets".to_owned()
+        );
+    };
+    if containers > 1 {
+        return not(format!("the request names {containers} containers; request one after the other"));
+    }
+    if engine == Engine::Stop {
+        return not("the engine Stop leaves the attempt numbers to the kubelet".to_owned());
+    }
+    if facts.container.state != State::Running {
+        return not(format!("it does not run: it is {}", facts.container.state));
+    }
+    if !declared.ready {
+        return not("it is not Ready, so that there is nothing to compare a second one with".to_owned());
+    }
+    if let Err(refusal) = clone(facts) {
+        return not(refusal.to_string());
+    }
+    if facts.source.is_some_and(|source| source.uses_host_network) {
+        return not(
+            "its pod uses the network of the node, where the sockets of other processes count too".to_owned()
+        );
+    }
+    if !declared.devices.is_empty() {
+        return not(format!("it uses {}, which no second container can use", declared.devices.join(", ")));
+    }
+    Ok(())
+}
+
 /// Decides whether the image in the pod's spec may be changed, so that the kubelet replaces the container.
 fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
     let not = |why: &str| Err(facts.unavailable(RequestedEngine::Respec, why));

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
+use crate::operation::standby;
 use crate::operation::state::{Operation, Target, later};
 
 /// How long the fence stays after the start. A kubelet that observed the new instance before it ran requests the
@@ -72,6 +73,10 @@ pub(super) fn unfence(
     snapshot: &Snapshot,
     now: Timestamp,
 ) -> Option<Next> {
+    // Its process counts the sockets of the new instance.
+    if standby::needs_fence(operation, target) {
+        return None;
+    }
     let fence = snapshot.fences(&target.name).find(|fence| operation.can_remove(&fence.id))?;
     let held = held(operation, target, snapshot, now).map(Next::Wait);
     Some(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))))

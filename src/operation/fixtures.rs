@@ -13,10 +13,12 @@ use crate::operation::next::{Next, next};
 use crate::operation::outcome::Outcome;
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{Admitted, Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
+use crate::operation::snapshot::Listeners;
 use crate::operation::snapshot::{
     Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, RestartPolicy, Sandbox, Snapshot, State,
 };
 use crate::operation::spec_hash;
+use crate::operation::standby::counts_sockets;
 use crate::operation::state::Operation;
 
 /// The time so many milliseconds after the start of the test.
@@ -31,6 +33,7 @@ pub(super) fn instance(name: &str, attempt: u32, state: State) -> Container {
         name: name.into(),
         fence: false,
         holder: false,
+        standby: false,
         attempt,
         state,
         image: "repo/app:v1".into(),
@@ -43,6 +46,7 @@ pub(super) fn instance(name: &str, attempt: u32, state: State) -> Container {
         exit_code: 0,
         grace: Duration::from_secs(30),
         has_pre_stop: false,
+        ports: Vec::new(),
     }
 }
 
@@ -60,6 +64,7 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
         declared: None,
         absent: false,
         serving: None,
+        listeners: None,
     }
 }
 
@@ -142,6 +147,7 @@ pub(super) fn source() -> Source {
         alias: None,
         has_assigned_cpus: false,
         shares_termination_log: false,
+        uses_host_network: false,
         runs_declared: true,
     }
 }
@@ -183,6 +189,12 @@ pub(super) struct Bench {
     pub(super) log: Vec<String>,
     /// Containers of this image exit so many milliseconds after their start.
     pub(super) dies: Option<(&'static str, i64)>,
+    /// So many milliseconds after its start, a container listens on the port 8080, which all of them share.
+    pub(super) listens_after: Option<i64>,
+    /// The image ID of which no instance listens; standbys of it do.
+    pub(super) deaf_instance: Option<String>,
+    /// True when a standby never listens.
+    pub(super) deaf_standby: bool,
     /// The simulated kubelet.
     pub(super) kubelet: Kubelet,
     /// The function by which that kubelet computes its hashes, from name and image.
@@ -202,7 +214,18 @@ impl Bench {
     pub(super) fn of(text: &str, situation: Situation, kubelet: Kubelet) -> Self {
         let operation = Plan::of(ask(text, &situation).unwrap()).begin(at(0));
         let (snapshot, hash) = (situation.snapshot, spec_hash::of);
-        Self { operation, snapshot, now: at(0), log: Vec::new(), dies: None, kubelet, hash }
+        Self {
+            operation,
+            snapshot,
+            now: at(0),
+            log: Vec::new(),
+            dies: None,
+            listens_after: None,
+            deaf_instance: None,
+            deaf_standby: false,
+            kubelet,
+            hash,
+        }
     }
 
     /// Runs to the end with a runtime that executes everything.
@@ -228,6 +251,7 @@ impl Bench {
     ) -> Option<Outcome> {
         self.let_die();
         self.let_kubelet();
+        self.count_sockets();
         match next(&self.operation, &self.snapshot, self.now) {
             Next::Note(note) => self.operation.note(note),
             Next::Wait(waiting) => self.now = waiting.until,
@@ -249,6 +273,26 @@ impl Bench {
             }
         }
         None
+    }
+
+    /// As the process of a fence does.
+    fn count_sockets(&mut self) {
+        self.snapshot.listeners = counts_sockets(&self.operation, &self.snapshot).map(|_| {
+            let listens = |container: &&Container| {
+                let after = self.listens_after.unwrap_or(i64::MAX);
+                let started =
+                    container.started_at.filter(|_| container.state == State::Running && !container.fence);
+                container.name == "app"
+                    && !(container.standby && self.deaf_standby)
+                    && (container.standby || self.deaf_instance.as_ref() != Some(&container.image_id))
+                    && started.is_some_and(|at| self.now.duration_since(at).as_millis() >= i128::from(after))
+            };
+            let count = self.snapshot.containers.iter().filter(listens).count();
+            Listeners::from([(8080, u32::try_from(count).unwrap())])
+                .into_iter()
+                .filter(|(_, count)| *count > 0)
+                .collect()
+        });
     }
 
     fn let_die(&mut self) {
@@ -284,7 +328,8 @@ impl Bench {
                 (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(self.now), 143);
                 instance = old.clone();
             }
-            let taken = |c: &Container| c.name == container.name && c.attempt == instance.attempt + 1;
+            let taken =
+                |c: &Container| !c.standby && c.name == container.name && c.attempt == instance.attempt + 1;
             if self.kubelet == Kubelet::Prompt
                 && instance.state == State::Exited
                 && !self.snapshot.containers.iter().any(taken)
@@ -335,6 +380,17 @@ impl Bench {
                 }
                 self.snapshot.containers.push(new);
             }
+            Effect::Standby { container, source, attempt, image } => {
+                let mut new = self.snapshot.by_id(source).unwrap().clone();
+                (new.standby, new.id, new.attempt) = (true, format!("{container}-standby"), *attempt);
+                new.operation = Some(self.operation.request.id.clone());
+                (new.state, new.created_at, new.started_at, new.finished_at) =
+                    (State::Running, now, Some(now), None);
+                if let Some(image) = image {
+                    (new.image, new.image_id) = (image.reference.clone(), image.id.clone());
+                }
+                self.snapshot.containers.push(new);
+            }
             Effect::PreStop { .. } => {}
             Effect::Gate { gate } => {
                 let closed = |reason: &str| Gate::Closed { reason: reason.into() };
@@ -350,7 +406,7 @@ impl Bench {
                 let declared = self.snapshot.declared.as_mut().unwrap();
                 declared.containers.iter_mut().find(|c| c.name == *container).unwrap().image.clone_from(to);
             }
-            Effect::Stop { id, .. } => {
+            Effect::Stop { id, .. } | Effect::StopStandby { id, .. } => {
                 let old = find(&mut self.snapshot, id);
                 (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(now), 143);
             }
@@ -383,7 +439,12 @@ fn short(effect: &Effect) -> String {
         }
         Effect::Respec { container, to, .. } => format!("{verb:?} {container} {to}"),
         Effect::Gate { gate } => format!("{verb:?} {gate:?}"),
+        Effect::Standby { container, image, .. } => {
+            let of = image.as_ref().map_or(String::new(), |image| format!(" of {}", image.id));
+            format!("{verb:?} {container}{of}")
+        }
         Effect::PreStop { id, .. }
+        | Effect::StopStandby { id, .. }
         | Effect::Stop { id, .. }
         | Effect::Start { id, .. }
         | Effect::Remove { id, .. } => format!("{verb:?} {id}"),

@@ -35,14 +35,16 @@ impl Operation {
             return None;
         }
         let tries = match (last_failure.effect_error.class, verb) {
-            (Class::Final | Class::Credentials, _) | (Class::Gone, Verb::Respec | Verb::Gate) => 1,
+            (Class::Final | Class::Credentials, _)
+            | (Class::Gone, Verb::Respec | Verb::Gate)
+            | (Class::Refused | Class::Gone, Verb::Standby) => 1,
             (Class::Away | Class::Unreached, Verb::Remove) => 10,
             // Away: the effect may have happened, so observe until the deadline. A taken name on create is handled
             // the same way: another program is creating the container.
             (Class::Away | Class::Unreached, _) | (Class::NameTaken, Verb::Create) => return None,
             // A fence whose response was lost may still be in creation: its name is taken before a snapshot shows it.
             // And an API server that has just started gets some seconds to load its authorization rules.
-            (Class::NameTaken, Verb::Fence) | (Class::Denied, _) => 8,
+            (Class::NameTaken, Verb::Fence | Verb::Standby) | (Class::Denied, _) => 8,
             (
                 Class::Refused | Class::Gone | Class::NameTaken,
                 Verb::Pull | Verb::Fence | Verb::Start | Verb::Respec | Verb::Gate,
@@ -53,7 +55,7 @@ impl Operation {
             }
             (
                 Class::Refused | Class::Gone | Class::NameTaken,
-                Verb::Create | Verb::Stop | Verb::Remove | Verb::PreStop,
+                Verb::Create | Verb::Stop | Verb::Remove | Verb::PreStop | Verb::StopStandby,
             ) => 5,
         };
         (last_failure.count >= tries).then_some(last_failure.effect_error.message.as_str())
@@ -76,9 +78,19 @@ impl Operation {
     }
 
     pub(super) fn give_up_removing(&mut self, effect: &Effect) {
-        let Effect::Remove { container, id, what } = effect else { return };
-        if let Some(message) = self.given_up(Verb::Remove, container) {
-            let remark = format!("{what} of {container} could not be removed: {message}");
+        let (container, id, what) = match effect {
+            Effect::Remove { container, id, what } => {
+                (container, id, format!("{what} of {container} could not be removed"))
+            }
+            Effect::StopStandby { container, id, .. } => (
+                container,
+                id,
+                format!("the standby of {container} could not be stopped, and is stopped later"),
+            ),
+            _ => return,
+        };
+        if let Some(message) = self.given_up(effect.verb(), container) {
+            let remark = format!("{what}: {message}");
             self.last_failure = None;
             self.stuck.push(id.clone());
             self.remark(remark);

@@ -29,5 +29,6 @@ pub mod report;
 mod respec;
 pub mod snapshot;
 pub mod spec_hash;
+pub mod standby;
 pub mod state;
 mod verify;

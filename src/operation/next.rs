@@ -21,6 +21,7 @@ use crate::operation::probe::stopped_by_kubelet;
 use crate::operation::replace::{Progress, foreign_start, replace, stop_duplicate};
 use crate::operation::respec::overruled;
 use crate::operation::snapshot::{Container, Declared, Owner, PullPolicy, Sandbox, Snapshot, State};
+use crate::operation::standby;
 use crate::operation::state::{Operation, Target, later};
 use crate::operation::verify::{Verdict, verify};
 
@@ -103,6 +104,11 @@ pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcom
 /// The next step on the way forward.
 fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if !operation.touched()
+        && let Some(next) = standby::left_alone(operation, snapshot)
+    {
+        return next;
+    }
+    if !operation.touched()
         && let Some(next) = before_touch(operation, snapshot, now)
     {
         return next;
@@ -113,6 +119,11 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             Passage::Next(next) => return next,
             Passage::Closed(failure) => return fail(operation, failure),
         }
+    }
+    if !operation.touched()
+        && let Some(next) = standby::prove(operation, snapshot, now)
+    {
+        return next;
     }
     if !operation.touched()
         && let Some(next) = close(operation, snapshot, now)

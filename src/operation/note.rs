@@ -7,6 +7,7 @@ use crate::api::status::{Incarnation, Step};
 use crate::operation::effect::Verb;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Container, Snapshot};
+use crate::operation::standby;
 use crate::operation::state::{Operation, Reached, Replacement, Target};
 
 /// A decision that changes only the operation.
@@ -32,6 +33,8 @@ pub enum Note {
         /// What the kubelet did.
         by: Overtaking,
     },
+    /// The state of the standby of a container.
+    Standby(String, standby::Change),
     /// The kubelet has reported the new instance of a container as created and not started.
     ReportedUnstarted(String),
     /// The kubelet's hash of the changed spec: container, hash.
@@ -121,6 +124,11 @@ impl Operation {
                 if let Some(index) = target(&mut self.targets, &name) {
                     self.targets[index].under_way().overtaken(replaces, attempt, by);
                     self.targets[index].reached = None;
+                }
+            }
+            Note::Standby(name, change) => {
+                if let Some(index) = target(&mut self.targets, &name) {
+                    self.targets[index].standby.get_or_insert_default().apply(change);
                 }
             }
             Note::ReportedUnstarted(name) => {

@@ -115,6 +115,14 @@ pub enum Failure {
         /// The message of the runtime.
         message: String,
     },
+    /// The standby did not come up beside the running container.
+    #[error("the standby of {container} cannot serve: {message}")]
+    NotStartedBeside {
+        /// The name of the container.
+        container: String,
+        /// What happened, and what to change.
+        message: String,
+    },
     /// The pod's sandbox is gone, stopped, or another one.
     #[error("the pod's sandbox is {what}: the pod is being deleted or recreated")]
     Sandbox {
@@ -218,6 +226,7 @@ impl Failure {
             Self::Gate { .. } => "GateFailed",
             Self::NotDrained { .. } => "DrainNotConfirmed",
             Self::NotReady { .. } => "NotReady",
+            Self::NotStartedBeside { .. } => "NotStartedBeside",
             Self::Rehearsal { .. } => "CannotCreate",
             Self::Sandbox { .. } => "SandboxGone",
             Self::Changed { .. } => "ContainerChanged",

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::api::hook_template::Argument;
 use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
-use crate::api::request::Request;
+use crate::api::request::{Order, Request};
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::engine::{Choice, LONGEST_BACK_OFF};
 use crate::operation::hook::{Hook, Moment};
@@ -128,6 +128,9 @@ impl Plan {
                 warnings.extend(
                     container.into_iter().flat_map(|container| warnings_in_cluster(container, &target)),
                 );
+                if request.order == Order::StartFirst {
+                    warnings.push(beside(&target.container.name));
+                }
                 if target.shares_termination_log && target.choice.engine == Engine::Recreate {
                     warnings.push(shared_termination_log(&target.container.name));
                 }
@@ -153,6 +156,7 @@ impl Plan {
         let steps = [
             swaps.then_some(Step::Pull),
             has(Moment::Before).then_some(Step::PreHook),
+            (request.order == Order::StartFirst).then_some(Step::Standby),
             drains.then_some(Step::Drain),
             Some(Step::Swap),
             Some(Step::Verify),
@@ -206,6 +210,13 @@ fn in_cluster(action: Action, owner: Owner) -> (Engine, &'static str) {
             (Engine::Respec, "the image in the pod's spec is changed, and the kubelet replaces the container")
         }
     }
+}
+
+fn beside(container: &str) -> String {
+    format!(
+        "{container}: a second one runs beside it and takes a share of its connections as soon as it listens; both count \
+         against the memory of the pod, and a probe over the network may reach either"
+    )
 }
 
 fn warnings_of(container: &Container, image: Option<&str>) -> Vec<String> {

@@ -9,11 +9,12 @@ use jiff::Timestamp;
 
 use crate::api::hook_run::HookRunSpec;
 use crate::api::pod_ref::PodRef;
-use crate::api::request::{InvalidRequest, Request, RequestedEngine};
+use crate::api::request::{InvalidRequest, Order, Request, RequestedEngine};
 use crate::api::status::Incarnation;
-use crate::operation::engine::{Choice, Facts, choose};
+use crate::operation::engine::{Choice, Facts, choose, start_first};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::snapshot::{Container, Declared, Gate, Owner, Sandbox, Snapshot, State};
+use crate::operation::standby;
 use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
 
 /// Seconds that an operation needs in addition to the containers' grace periods and proving times.
@@ -94,6 +95,8 @@ pub struct Source {
     /// True when a clone would share the termination message file of the container before it, because the kubelet's
     /// directory is not visible here under its own path.
     pub shares_termination_log: bool,
+    /// True when it uses the network of its node.
+    pub uses_host_network: bool,
 }
 
 /// Why a request cannot be executed. Nothing was touched.
@@ -247,6 +250,19 @@ pub enum Refusal {
         /// How long the kubelet may delay it.
         seconds: u64,
     },
+    /// No standby can run beside the container.
+    #[error(
+        "container {name} of pod {pod} cannot be started before the old one is stopped (order StartFirst): {why}. \
+         With the order StopFirst it can be replaced"
+    )]
+    CannotStartFirst {
+        /// The pod that was requested.
+        pod: Box<PodRef>,
+        /// The name in the request.
+        name: String,
+        /// Why not.
+        why: String,
+    },
     /// The runtime is not supported. Holds its name.
     #[error(
         "the runtime is {0}: creating a replacement is safe on containerd only; with other runtimes a cluster is \
@@ -313,6 +329,7 @@ impl Refusal {
             Self::EngineUnavailable { .. } => "EngineUnavailable",
             Self::NoEngine { .. } => "NoEngine",
             Self::BackOff { .. } => "BackOff",
+            Self::CannotStartFirst { .. } => "CannotStartFirst",
             Self::RuntimeUnsupported(_) => "RuntimeUnsupported",
             Self::NotCloneable { .. } => "NotCloneable",
             Self::ImageMissing { .. } => "ImageMissing",
@@ -393,6 +410,9 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             now: situation.now,
         };
         let choice = choose(request.engine, &facts)?;
+        if request.order == Order::StartFirst {
+            start_first(&facts, request.containers.len(), choice.engine)?;
+        }
         targets.push(AdmittedTarget {
             from: choice.before(container),
             choice,
@@ -402,8 +422,12 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             shares_termination_log: facts.source.is_some_and(|source| source.shares_termination_log),
         });
     }
-    let stops = stopping_seconds(targets.iter().map(|target| target.container.grace.as_secs()));
-    let waits = u64::from(request.grace_period_seconds) + request.seconds_to_prove();
+    let graces = targets.iter().map(|target| target.container.grace.as_secs());
+    // A standby has the grace period of its container.
+    let standbys = graces.clone().filter(|_| request.order == Order::StartFirst);
+    let stops = stopping_seconds(graces.chain(standbys));
+    let proves = if request.order == Order::StartFirst { standby::seconds_to_prove(&request) } else { 0 };
+    let waits = u64::from(request.grace_period_seconds) + request.seconds_to_prove() + proves;
     let there = stops.saturating_add(waits + SPARE_SECONDS);
     // The time that `Operation::forward_until` reserves for a rollback must be available in addition.
     let swaps = targets.iter().any(|target| target.image.is_some());

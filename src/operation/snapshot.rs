@@ -3,6 +3,7 @@
 //! `cri::convert` fills it from the runtime's responses. It holds no environment values and no configuration, and it
 //! decides nothing.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -25,7 +26,12 @@ pub struct Snapshot {
     pub absent: bool,
     /// The names of the `EndpointSlice`s that list the pod as serving; `None` when this is unknown or was not queried.
     pub serving: Option<Vec<String>>,
+    /// How many sockets listen on each TCP port in the pod's network namespace; `None` when it was not observed.
+    pub listeners: Option<Listeners>,
 }
+
+/// The number of listening sockets by TCP port. Sockets that share a port (`SO_REUSEPORT`) count each.
+pub type Listeners = BTreeMap<u16, u32>;
 
 /// Where a pod comes from, according to the API server. Not proof by itself: users can write
 /// the annotation of a mirror pod.
@@ -205,15 +211,19 @@ impl Declared {
 
 /// One container instance, or one fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of the runtime")]
 pub struct Container {
     /// The runtime's ID of the container.
     pub id: String,
-    /// The container's name in the pod spec; for a fence, the name that it reserves.
+    /// The container's name in the pod spec; for a fence, the name that it reserves; for a standby, the name of the
+    /// container that it stands in for.
     pub name: String,
     /// True for a fence: a container that only reserves a name.
     pub fence: bool,
     /// True for a fence that is not a clone of its container: its process runs and does nothing.
     pub holder: bool,
+    /// True for a standby: a container beside the one with this name, which the pod's spec does not name.
+    pub standby: bool,
     /// The attempt number in the container's CRI name.
     pub attempt: u32,
     /// The runtime's state of the container.
@@ -238,6 +248,8 @@ pub struct Container {
     pub grace: Duration,
     /// True when the pod's spec has a preStop handler for it.
     pub has_pre_stop: bool,
+    /// The TCP ports that the pod's spec declares for it.
+    pub ports: Vec<u16>,
 }
 
 /// The runtime's container states.
@@ -282,9 +294,10 @@ impl Snapshot {
         self.containers.iter().find(|container| container.id == id)
     }
 
-    /// All instances of the container `name`, lowest attempt first, without fences.
+    /// All instances of the container `name`, lowest attempt first, without fences and standbys.
     pub fn instances(&self, name: &str) -> Vec<&Container> {
-        let mut instances: Vec<_> = self.containers.iter().filter(|c| !c.fence && c.name == name).collect();
+        let mut instances: Vec<_> =
+            self.containers.iter().filter(|c| !c.fence && !c.standby && c.name == name).collect();
         instances.sort_by_key(|container| (container.attempt, container.created_at));
         instances
     }
@@ -292,6 +305,11 @@ impl Snapshot {
     /// All fences that reserve `name`.
     pub fn fences(&self, name: &str) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(move |container| container.fence && container.name == name)
+    }
+
+    /// All standbys of `name`.
+    pub fn standbys(&self, name: &str) -> impl Iterator<Item = &Container> {
+        self.containers.iter().filter(move |container| container.standby && container.name == name)
     }
 
     /// The running instances of `name`. There must never be more than one.
@@ -302,7 +320,7 @@ impl Snapshot {
     /// The names of the pod's containers, sorted, without duplicates.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<_> =
-            self.containers.iter().filter(|c| !c.fence).map(|c| c.name.as_str()).collect();
+            self.containers.iter().filter(|c| !c.fence && !c.standby).map(|c| c.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         names

@@ -21,6 +21,7 @@ use crate::operation::hook::Hook;
 use crate::operation::last_failure::LastFailure;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::snapshot::{Container, Snapshot};
+use crate::operation::standby::Standby;
 
 /// The maximum number of remarks stored for the report.
 const MAX_REMARKS: usize = 8;
@@ -132,6 +133,9 @@ pub struct Target {
     /// How often the kubelet restarted the container before it was touched.
     #[serde(default, rename = "rebases")]
     pub restarts_before_touch: u32,
+    /// The state of the standby, when the request asks to start first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standby: Option<Standby>,
     /// The replacement that the request asks for.
     pub forward: Replacement,
     /// The rollback, once it is needed.
@@ -230,6 +234,7 @@ impl Target {
             has_pre_stop: container.has_pre_stop,
             touched: false,
             stopped_at: None,
+            standby: None,
             forward: Replacement::of(container.id.clone(), next_attempt),
             back: None,
             reached: None,
@@ -282,6 +287,10 @@ impl Operation {
             (false, Some(_)) => Step::Drain,
             (false, None) => Step::Swap,
         };
+        let mut targets = targets;
+        for target in &mut targets {
+            target.standby = Standby::of(request.order);
+        }
         Self {
             request,
             pod,
@@ -364,7 +373,11 @@ impl Operation {
     }
 
     fn stopping_seconds(&self) -> u64 {
-        stopping_seconds(self.targets.iter().map(|target| target.grace_seconds))
+        // A standby has the grace period of its container.
+        let graces = |target: &Target| {
+            [Some(target.grace_seconds), target.standby.as_ref().map(|_| target.grace_seconds)]
+        };
+        stopping_seconds(self.targets.iter().flat_map(graces).flatten())
     }
 
     /// Records that `effect` begins. The caller must call this, and write the journal, before it executes the effect.
@@ -385,7 +398,13 @@ impl Operation {
                 target.under_way().unanswered += 1;
             }
             Effect::Stop { .. } | Effect::Create { .. } | Effect::Start { .. } => target.touched = true,
-            Effect::Fence { by_process: true, .. } => target.under_way().fence_tried = true,
+            Effect::Standby { .. } | Effect::StopStandby { .. } => {
+                target.standby.iter_mut().for_each(|standby| standby.begin(effect, now));
+            }
+            Effect::Fence { by_process: true, .. } => {
+                target.under_way().fence_tried = true;
+                target.standby.iter_mut().for_each(|standby| standby.begin(effect, now));
+            }
             Effect::Pull { .. } | Effect::Fence { .. } | Effect::Remove { .. } | Effect::Gate { .. } => {}
         }
     }
@@ -513,6 +532,9 @@ impl Operation {
             let replacement = target.under_way();
             replacement.pre_stop_at = replacement.pre_stop_at.map(|_| now);
         }
+        for standby in self.targets.iter_mut().filter_map(|target| target.standby.as_mut()) {
+            standby.stopped_at = standby.stopped_at.map(|_| now);
+        }
     }
 
     /// Moves all timestamps of this operation by `by`, after the clock was set by that amount.
@@ -529,6 +551,10 @@ impl Operation {
         for target in &mut self.targets {
             target.pulled_at.iter_mut().for_each(moved);
             target.stopped_at.iter_mut().for_each(moved);
+            if let Some(standby) = &mut target.standby {
+                let times = [&mut standby.begun_at, &mut standby.proven_at, &mut standby.stopped_at];
+                times.into_iter().flatten().for_each(moved);
+            }
             for replacement in [Some(&mut target.forward), target.back.as_mut()].into_iter().flatten() {
                 let times = [&mut replacement.pre_stop_at, &mut replacement.respec_at];
                 times.into_iter().flatten().for_each(moved);

@@ -11,6 +11,7 @@ use crate::operation::outcome::Failure;
 use crate::operation::probe::PROBED_SETTLES;
 use crate::operation::replace::{clear_up, ended};
 use crate::operation::snapshot::{Snapshot, State};
+use crate::operation::standby;
 use crate::operation::state::{Operation, Target, later};
 
 /// The minimum time that a swapped container is observed, even when `minReadySeconds` asks for less: an image that
@@ -123,11 +124,13 @@ fn readiness(
     let id = Some(reached.to.container_id.as_str());
     let declared = snapshot.declared.as_ref();
     let reported = declared.and_then(|declared| declared.container(&target.name));
-    if reported.is_some_and(|reported| reported.container_id.as_deref() == id && reported.ready) {
+    let listens = standby::listens(operation, target, snapshot, now);
+    if listens && reported.is_some_and(|reported| reported.container_id.as_deref() == id && reported.ready) {
         return Readiness::Ready;
     }
     // A container without a probe is Ready as soon as it runs, whether or not a kubelet can report it now.
-    if declared.is_some_and(|declared| !declared.current)
+    if listens
+        && declared.is_some_and(|declared| !declared.current)
         && reported.is_some_and(|reported| !reported.is_probed)
     {
         return Readiness::Ready;

@@ -14,3 +14,4 @@ pub mod log;
 pub mod panics;
 pub mod random;
 pub mod shutdown;
+pub mod sockets;

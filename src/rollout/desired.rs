@@ -121,6 +121,7 @@ pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
         deadline_seconds,
         on_failure,
         engine,
+        order,
         reason,
     } = spec.pod.clone();
     let target =
@@ -139,6 +140,7 @@ pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
         deadline_seconds: seconds(deadline_seconds),
         on_failure,
         engine,
+        order,
         reason,
     }
 }

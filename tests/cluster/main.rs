@@ -46,6 +46,7 @@ mod rollout;
 mod scale2000;
 mod seeds;
 mod smoke;
+mod start_first;
 #[path = "../support/mod.rs"]
 mod support;
 mod swap;

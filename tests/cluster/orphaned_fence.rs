@@ -144,5 +144,5 @@ fn fence_logs(cluster: &Cluster) -> Vec<PathBuf> {
     let below =
         |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let logs = below(cluster.node().dir.join("var/log/pods")).flat_map(below).flat_map(below);
-    logs.filter(|log| inplace::cri::log_path::is_fences(log)).collect()
+    logs.filter(|log| inplace::cri::log_path::is_temporary(log)).collect()
 }

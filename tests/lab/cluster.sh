@@ -185,6 +185,7 @@ imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 serializeImagePulls: false
 registryPullQPS: 0
+allowedUnsafeSysctls: [net.ipv4.tcp_migrate_req]
 kubeAPIQPS: 100
 kubeAPIBurst: 200
 eventRecordQPS: 0

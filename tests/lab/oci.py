@@ -1,8 +1,8 @@
 """Writes small OCI image archives, the same bytes for the same input.
 
-    oci.py apps OUTDIR BUSYBOX     every app image
-    oci.py pause OUTDIR BINARY     the sandbox image
-    oci.py big OUTDIR BUSYBOX MB   an image with a layer that does not compress
+    oci.py apps OUTDIR BUSYBOX SERVE   every app image
+    oci.py pause OUTDIR BINARY         the sandbox image
+    oci.py big OUTDIR BUSYBOX MB       an image with a layer that does not compress
 
 An archive each; prints "name digest" for each.
 """
@@ -142,12 +142,13 @@ def shell(script):
     return {"Entrypoint": ["/bin/sh", "-c", script]}
 
 
-def apps(out, busybox):
+def apps(out, busybox, serve):
     ground = base(busybox)
+    served = layer([("bin/serve", read(serve), 0o755)])
     first = [ground, version("v1")]
     run = {"Entrypoint": ["/bin/app"]}
     for tag in ("v1", "v2", "v3"):
-        write(out, "app:" + tag, Image([ground, version(tag)], run))
+        write(out, "app:" + tag, Image([ground, served, version(tag)], run))
     alien = Image(first, run, ALIEN)
     write(out, "app:alien", alien)
     write(out, "app:multi", Index([Image([ground, version("multi")], run), alien]))

@@ -100,9 +100,11 @@ impl Facts {
         self.instances.iter().filter(move |instance| instance.name == name)
     }
 
-    /// Verifies that one container of each name runs, and that no container is left in the state Created.
+    /// Verifies that one container of each name runs, and that no fence, no standby and no container in the state Created
+    /// is left.
     pub(crate) fn settled(self) -> Self {
         for instance in &self.instances {
+            assert!(!instance.name.starts_with("inplace-standby"), "{self:#?}");
             self.running(&instance.name);
             assert_ne!(instance.state, ContainerState::ContainerCreated, "{self:#?}");
         }

@@ -119,6 +119,7 @@ fn terms(request: Request) -> PodTerms {
         deadline_seconds,
         on_failure,
         engine,
+        order,
         reason,
     } = request;
     PodTerms {
@@ -132,6 +133,7 @@ fn terms(request: Request) -> PodTerms {
         deadline_seconds: whole(deadline_seconds),
         on_failure,
         engine,
+        order,
         reason,
     }
 }

@@ -70,6 +70,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
                 alias,
                 has_assigned_cpus: false,
                 shares_termination_log: false,
+                uses_host_network: pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true)),
                 runs_declared: true,
             },
         );
@@ -97,6 +98,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         declared: Some(declared),
         absent: false,
         serving: None,
+        listeners: None,
     };
     ObservedPod {
         situation: Situation {
@@ -141,6 +143,7 @@ fn instances(
         name: spec.name.clone(),
         fence: false,
         holder: false,
+        standby: false,
         attempt: count,
         state: State::Created,
         image: spec.image.clone().unwrap_or_default(),
@@ -153,6 +156,7 @@ fn instances(
         exit_code: 0,
         grace,
         has_pre_stop: spec.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.pre_stop.is_some()),
+        ports: Vec::new(),
     };
     let state = status.and_then(|status| status.state.as_ref());
     let before = status.and_then(|status| status.last_state.as_ref()?.terminated.as_ref());

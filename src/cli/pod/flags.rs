@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use crate::api::request::{
-    ContainerRequest, Drain, HookRef, InvalidRequest, OnFailure, Request, RequestedEngine,
+    ContainerRequest, Drain, HookRef, InvalidRequest, OnFailure, Order, Request, RequestedEngine,
 };
 use crate::cli::cluster::Failed;
 use crate::cli::named_value::NamedValue;
@@ -47,6 +47,10 @@ pub(super) struct RequestFlags {
     /// The engine [default: auto]
     #[arg(long, value_name = "ENGINE")]
     engine: Option<EngineArg>,
+    /// Start a standby before the container is stopped (requires an application of which two can run in one pod)
+    /// [default: stop-first]
+    #[arg(long, value_name = "ORDER")]
+    order: Option<OrderArg>,
     /// Idempotency key: an id that has ended on a pod is not run again there [default: generated]
     #[arg(long)]
     id: Option<String>,
@@ -69,6 +73,14 @@ enum OnFailureArg {
     Rollback,
     /// Leave the pod as it is for inspection
     Keep,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OrderArg {
+    /// Stop the old container, then start the new one
+    StopFirst,
+    /// Start a standby that serves while the container is replaced: no downtime
+    StartFirst,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -123,6 +135,7 @@ impl RequestFlags {
             deadline,
             on_failure,
             engine,
+            order,
             id: _,
             reason,
         } = self.clone();
@@ -155,6 +168,10 @@ impl RequestFlags {
                 Some(EngineArg::Recreate) => RequestedEngine::Recreate,
                 Some(EngineArg::Respec) => RequestedEngine::Respec,
                 Some(EngineArg::Stop) => RequestedEngine::Stop,
+            },
+            order: match order {
+                None | Some(OrderArg::StopFirst) => Order::StopFirst,
+                Some(OrderArg::StartFirst) => Order::StartFirst,
             },
             reason: reason.unwrap_or_default(),
             ..default

@@ -42,6 +42,20 @@ impl Source {
         config
     }
 
+    /// The standby: it equals the replacement, except for its names and its log. If the pod reaches its memory limit, the
+    /// kernel ends the standby and not the container beside it.
+    pub fn standby(&self, attempt: u32, image: Option<&ImageChoice>, operation_id: &str) -> ContainerConfig {
+        let mut config = self.with(attempt, image, operation_id);
+        let name = self.name().to_owned();
+        config.log_path = log_path::of_standby(&self.config.log_path, attempt);
+        config.metadata =
+            Some(ContainerMetadata { name: format!("{}-{name}", annotation::STANDBY_NAME), attempt });
+        config.labels.insert(annotation::CONTAINER_NAME.to_owned(), annotation::STANDBY_NAME.to_owned());
+        config.labels.insert(annotation::STANDBY.to_owned(), name);
+        config.linux.get_or_insert_default().resources.get_or_insert_default().oom_score_adj = OOM_SCORE_ADJ;
+        config
+    }
+
     /// The fence that runs, from the image with the ID `image_id`, for at most `longest` (whole seconds, rounded
     /// up).
     pub fn holder(

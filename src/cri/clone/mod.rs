@@ -79,6 +79,14 @@ impl Source {
         self.config.metadata.as_ref().map_or("", |metadata| &metadata.name)
     }
 
+    /// True when the container uses the network of its node, where other pods listen too.
+    pub fn uses_host_network(&self) -> bool {
+        let linux = self.config.linux.as_ref();
+        let security = linux.and_then(|linux| linux.security_context.as_ref());
+        let namespaces = security.and_then(|security| security.namespace_options.as_ref());
+        namespaces.is_some_and(|namespaces| namespaces.network() == v1::NamespaceMode::Node)
+    }
+
     /// True if the container may run on certain CPUs only.
     pub fn has_assigned_cpus(&self) -> bool {
         let resources = self.config.linux.as_ref().and_then(|linux| linux.resources.as_ref());

@@ -91,13 +91,13 @@ async fn a_fence_that_is_in_use_stays() {
 async fn an_operation_that_is_not_understood_is_set_aside() {
     let mut fixture = Fixture::of(shared_pod()).await;
     fixture.die_fenced().await;
-    fixture.rewrite(|entry| entry["open"]["request"]["order"] = json!("Sideways"));
+    fixture.rewrite(|entry| entry["open"]["request"]["direction"] = json!("Sideways"));
     fixture.fake.forget();
     let id = fixture.written()["open"]["request"]["id"].clone();
     let status = fixture.resume().await.unwrap().unwrap();
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "SetAside"), "{status:#?}");
     assert_eq!(json!(status.id), id);
-    assert!(status.message.contains("order"), "{}", status.message);
+    assert!(status.message.contains("direction"), "{}", status.message);
     // Only the fence was removed.
     assert!(fixture.fake.fences().is_empty());
     assert_eq!(fixture.fake.story().len(), 1, "{:?}", fixture.fake.story());

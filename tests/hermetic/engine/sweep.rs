@@ -19,6 +19,11 @@ fn create(m: &mut Model, name: &str, attempt: u32, labels: &[(&str, &str)]) -> S
 
 const FENCE: [(&str, &str); 2] =
     [(annotation::CONTAINER_NAME, annotation::FENCE_NAME), (annotation::OPERATION, "long-ago")];
+const STANDBY: [(&str, &str); 3] = [
+    (annotation::CONTAINER_NAME, annotation::STANDBY_NAME),
+    (annotation::STANDBY, "app"),
+    (annotation::OPERATION, "long-ago"),
+];
 const OURS: [(&str, &str); 1] = [(annotation::OPERATION, "long-ago")];
 
 /// Creates the fence of an operation that is no longer recorded, for the running `name`.
@@ -74,6 +79,32 @@ async fn what_is_ours_and_forgotten_goes_and_what_is_others_stays() {
     assert_eq!(fixture.fake.instances("db").last().unwrap().id, ran);
     assert!(fixture.fake.story().iter().all(|call| call.starts_with("Remove")), "{:?}", fixture.fake.story());
     assert_eq!((fixture.sweep().await, fixture.fake.story().len()), (0, 3));
+}
+
+/// A user can name a container like a standby, but cannot give it the labels.
+#[tokio::test]
+async fn a_forgotten_standby_goes_once_its_container_runs_or_has_ended_beside_it() {
+    let fixture = Fixture::open().await;
+    let (app, standby) = fixture.fake.model(|m| {
+        create(m, "app", 8, &STANDBY[..1]);
+        let standby = create(m, "app", 7, &STANDBY);
+        let app = m.running("app")[0].id.clone();
+        m.start(&standby).unwrap();
+        m.exit(&app, 1);
+        (app, standby)
+    });
+    let is_left = |id: &str| fixture.fake.instances("app").iter().any(|instance| instance.id == id);
+    assert_eq!(fixture.sweep().await, 0);
+    assert!(is_left(&standby) && is_left(&app), "nothing else serves");
+    fixture.fake.model(|m| {
+        let next = create(m, "app", 1, &[(annotation::CONTAINER_NAME, "app")]);
+        m.start(&next).unwrap();
+        m.exit(&next, 1);
+    });
+    assert_eq!(fixture.sweep().await, 1);
+    assert!(!is_left(&standby) && is_left(&app));
+    assert!(fixture.fake.story().iter().any(|call| call.starts_with("Stop")), "{:?}", fixture.fake.story());
+    assert_eq!(fixture.sweep().await, 0);
 }
 
 #[tokio::test]

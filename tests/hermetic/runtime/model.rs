@@ -139,7 +139,7 @@ impl Model {
     }
 
     /// The process of a container ends.
-    pub(super) fn exit(&mut self, id: &str, exit_code: i32) {
+    pub(crate) fn exit(&mut self, id: &str, exit_code: i32) {
         let at = self.tick();
         self.exit_at(id, at, exit_code);
     }

@@ -9,8 +9,8 @@ use inplace::operation::state::{Operation, Target};
 use jiff::SignedDuration;
 
 use super::scenario::Image;
-use super::world::{Instance, OLD, World, index_of};
-use crate::model::ID;
+use super::world::{Instance, OLD, World, index_of, name_of};
+use crate::model::{ID, ms};
 
 /// True for an outcome that claims that no running container was affected.
 fn is_untouched(outcome: &Outcome) -> bool {
@@ -72,6 +72,17 @@ impl World {
                 };
                 alone && instance.is_none_or(right)
             }
+            Effect::Standby { .. } => {
+                !target.touched && operation.ending.is_none() && target.standby.is_some()
+            }
+            // A standby that serves is stopped when it is not needed any more, and only once with its handler.
+            Effect::StopStandby { id, pre_stop, .. } => {
+                let is_standby = self.instance(id).is_none_or(|instance| instance.standby);
+                let is_back = operation.rollback_cause.is_some() && target.reached.is_some();
+                is_standby
+                    && (operation.ending.is_some() || is_back)
+                    && (!pre_stop || self.pre_stopped.insert(id.clone()))
+            }
             Effect::Respec { from, to, .. } => {
                 let Some(change) = &target.change else { return false };
                 match operation.rollback_cause {
@@ -82,6 +93,7 @@ impl World {
             Effect::Gate { .. } => false,
             Effect::Remove { id, what, .. } => self.instance(id).is_none_or(|instance| match what {
                 Leftover::Fence => instance.fence,
+                Leftover::Standby => instance.standby && instance.state != State::Running,
                 Leftover::NeverStarted => {
                     !instance.fence
                         && instance.operation.as_deref() == Some(ID)
@@ -89,6 +101,26 @@ impl World {
                 }
                 Leftover::Old => false,
             }),
+        }
+    }
+
+    /// Checks that a container of each name listens, or its standby does, when nothing but the operation stops containers.
+    /// In a rollback the standby, which runs the image that failed, makes way for the old image; and after a failure a
+    /// change of the spec whose response was lost may still reach the kubelet.
+    pub(super) fn check_serving(&mut self, operation: &Operation) {
+        if operation.rollback_cause.is_some() || matches!(operation.ending, Some(Outcome::Failed { .. })) {
+            return;
+        }
+        let scenario = &self.scenario;
+        let calm = scenario.start_first
+            && scenario.old_image == Image::Good
+            && scenario.new_image == Image::Good
+            && !scenario.down
+            && scenario.dies_at.is_none()
+            && scenario.deleted_at.is_none();
+        let gap = (0..scenario.swaps.len()).map(name_of).find(|name| self.listening(name) == 0);
+        if let Some(name) = gap.filter(|_| calm) {
+            self.violate(format!("nothing of {name} serves"));
         }
     }
 
@@ -139,6 +171,7 @@ impl World {
             && scenario.api_away.is_none()
             && scenario.kubelet_away.is_none()
             && scenario.swaps.len() == 1
+            && (!scenario.start_first || scenario.old_image == Image::Good)
             && target.back.is_some()
             && target.change.as_ref().is_some_and(|change| change.cloneable);
         let running = self.running(&target.name);
@@ -161,7 +194,18 @@ impl World {
         if self.now > latest {
             self.violate(format!("{outcome:?} came at {}, after {latest}", self.now));
         }
-        let left = |instance: &&Instance| instance.operation.is_some() && instance.state == State::Created;
+        // Where nothing else serves, a standby stays; a sweep stops it later.
+        let is_alone = |standby: &Instance| {
+            let replaces = |instance: &&Instance| {
+                let since = instance.started_at.filter(|at| *at >= standby.created_at);
+                since.is_some_and(|since| self.now >= since + ms(5000))
+            };
+            standby.state == State::Running && !self.running(&standby.name).iter().any(replaces)
+        };
+        let left = |instance: &&Instance| {
+            instance.standby && !is_alone(instance)
+                || instance.operation.is_some() && instance.state == State::Created
+        };
         let left = self.instances.iter().find(left).cloned();
         if let Some(instance) = left
             && operation.stuck.is_empty()

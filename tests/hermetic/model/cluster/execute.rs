@@ -6,7 +6,7 @@ use inplace::operation::snapshot::{Container, Gate, State};
 use inplace::operation::state::Operation;
 
 use super::scenario::Image;
-use super::world::{Event, Instance, OLD, World, image_id, index_of};
+use super::world::{Event, Instance, Kind, OLD, World, image_id, index_of};
 use crate::model::{ID, ms};
 
 impl World {
@@ -20,7 +20,7 @@ impl World {
         let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         let to_api = matches!(effect.verb(), Verb::Respec | Verb::Gate);
         let takes = match effect.verb() {
-            Verb::Stop | Verb::PreStop => {
+            Verb::Stop | Verb::PreStop | Verb::StopStandby => {
                 self.dice.ms(1, 1000 * i64::try_from(self.scenario.grace).unwrap() + 5)
             }
             _ if self.dice.roll(20) == 0 => self.dice.ms(200, 1500),
@@ -56,6 +56,43 @@ impl World {
         result
     }
 
+    fn respec(&mut self, container: &str, from: &str, to: &str) -> Result<EffectOutput, EffectError> {
+        let index = index_of(container);
+        if self.sabotage.spec_is_not_put_back && to == OLD {
+            return Ok(EffectOutput::Nothing);
+        }
+        if self.api.images[index] == from {
+            self.felt = true;
+            self.change(|api| to.clone_into(&mut api.images[index]));
+        }
+        if self.api.images[index] == to { Ok(EffectOutput::Nothing) } else { refused(Class::Refused) }
+    }
+
+    fn start_standby(
+        &mut self,
+        container: &str,
+        source: &str,
+        attempt: u32,
+        image: Option<&ImageChoice>,
+    ) -> Result<EffectOutput, EffectError> {
+        let Some(source) = self.instance(source).cloned() else { return refused(Class::Gone) };
+        if self.instances.iter().any(|other| other.standby && other.name == container) {
+            return refused(Class::NameTaken);
+        }
+        let (reference, id) =
+            image.map_or((&source.image, &source.image_id), |image| (&image.reference, &image.id));
+        let ready = self.sandbox.as_ref().is_some_and(|sandbox| sandbox.ready);
+        if !ready || self.image(id) == Image::CannotBeCreated {
+            return refused(Class::Refused);
+        }
+        let id = self.create(container, attempt, reference, id, &source.spec_hash, Some(ID), Kind::Standby);
+        if self.start(&id) {
+            return Ok(EffectOutput::Nothing);
+        }
+        self.instances.retain(|instance| instance.id != id);
+        refused(Class::Refused)
+    }
+
     pub(super) fn apply(&mut self, effect: &Effect) -> Result<EffectOutput, EffectError> {
         let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         match effect {
@@ -71,21 +108,7 @@ impl World {
             Effect::Respec { .. } | Effect::Gate { .. } if self.sandbox.is_none() => {
                 effect_error(Class::Gone)
             }
-            Effect::Respec { container, from, to } => {
-                let index = index_of(container);
-                if self.sabotage.spec_is_not_put_back && to == OLD {
-                    return Ok(EffectOutput::Nothing);
-                }
-                if self.api.images[index] == *from {
-                    self.felt = true;
-                    self.change(|api| api.images[index].clone_from(to));
-                }
-                if self.api.images[index] == *to {
-                    Ok(EffectOutput::Nothing)
-                } else {
-                    effect_error(Class::Refused)
-                }
-            }
+            Effect::Respec { container, from, to } => self.respec(container, from, to),
             Effect::Gate { gate } => {
                 self.cycle(*gate);
                 Ok(EffectOutput::Nothing)
@@ -102,7 +125,9 @@ impl World {
                     .as_ref()
                     .map_or((&source.image, &source.image_id), |image| (&image.reference, &image.id));
                 let hash = image.as_ref().and_then(|image| image.spec_hash.as_ref());
-                let taken = |instance: &Instance| instance.name == *container && instance.attempt == *attempt;
+                let taken = |instance: &Instance| {
+                    instance.name == *container && instance.attempt == *attempt && !instance.standby
+                };
                 if self.instances.iter().any(taken) && (fence || self.reserved(container, *attempt)) {
                     return effect_error(Class::NameTaken);
                 }
@@ -114,10 +139,28 @@ impl World {
                 self.felt |= !fence;
                 self.helped |= !fence && image.as_ref().is_some_and(|image| image.spec_hash.is_some());
                 let hash = hash.unwrap_or(&source.spec_hash);
-                let id = self.create(container, *attempt, reference, id, hash, Some(ID), fence);
+                let id = self.create(
+                    container,
+                    *attempt,
+                    reference,
+                    id,
+                    hash,
+                    Some(ID),
+                    if fence { Kind::Fence } else { Kind::Instance },
+                );
                 if fence && !self.sabotage.fences_do_not_run {
                     self.hold(&id);
                 }
+                Ok(EffectOutput::Nothing)
+            }
+            Effect::Standby { container, source, attempt, image } => {
+                self.start_standby(container, source, *attempt, image.as_ref())
+            }
+            Effect::StopStandby { id, .. } => {
+                if self.instance(id).is_none() {
+                    return effect_error(Class::Gone);
+                }
+                self.exit(id, 143);
                 Ok(EffectOutput::Nothing)
             }
             Effect::Stop { id, .. } => {
@@ -163,4 +206,8 @@ impl World {
         }
         self.change(|api| api.gate = gate);
     }
+}
+
+fn refused<T>(class: Class) -> Result<T, EffectError> {
+    Err(EffectError { class, message: format!("{class:?}") })
 }

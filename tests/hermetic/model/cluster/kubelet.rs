@@ -11,7 +11,7 @@ use inplace::operation::snapshot::{RestartPolicy, State};
 use jiff::{SignedDuration, Timestamp};
 
 use super::scenario::Image;
-use super::world::{Event, Instance, Reported, World, image_id, index_of, name_of};
+use super::world::{Event, Instance, Kind, Reported, World, image_id, index_of, name_of};
 use crate::model::{ms, within};
 
 /// The kubelet's own state.
@@ -185,7 +185,9 @@ impl World {
     /// Observes the runtime. True when the change is a reason to act; a container that is only created is not.
     fn look(&mut self) -> bool {
         let states = |instances: &[Instance]| -> Vec<_> {
-            let seen = |instance: &&Instance| !instance.fence && instance.state != State::Created;
+            let seen = |instance: &&Instance| {
+                !instance.fence && !instance.standby && instance.state != State::Created
+            };
             instances.iter().filter(seen).map(|instance| (instance.id.clone(), instance.state)).collect()
         };
         let before = states(&self.kubelet.cache);
@@ -219,7 +221,7 @@ impl World {
                 .kubelet
                 .cache
                 .iter()
-                .filter(|instance| !instance.fence && instance.name == name)
+                .filter(|instance| !instance.fence && !instance.standby && instance.name == name)
                 .collect();
             let newest = instances.iter().max_by_key(|instance| (instance.created_at, instance.attempt));
             let ended = |instance: &&&Instance| instance.state == State::Exited;
@@ -329,7 +331,7 @@ impl World {
             return;
         }
         let hash = self.hash(&name, &image);
-        let id = self.create(&name, attempt, &image, id, &hash, None, false);
+        let id = self.create(&name, attempt, &image, id, &hash, None, Kind::Instance);
         self.say(|| format!("kubelet creates {name} {attempt} of {image} as {id}"));
         let takes = self.dice.ms(1, 60);
         self.at(takes, Event::Starts { id, generation });
@@ -353,7 +355,11 @@ impl World {
     }
 
     fn report(&self, name: &str) -> Reported {
-        let instances = self.kubelet.cache.iter().filter(|instance| !instance.fence && instance.name == name);
+        let instances = self
+            .kubelet
+            .cache
+            .iter()
+            .filter(|instance| !instance.fence && !instance.standby && instance.name == name);
         let Some(newest) = instances.max_by_key(|instance| (instance.created_at, instance.attempt)) else {
             return self.api.reported[index_of(name)].clone();
         };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use inplace::api::request::{ContainerRequest, OnFailure, Request, RequestedEngine};
+use inplace::api::request::{ContainerRequest, OnFailure, Order, Request, RequestedEngine};
 use inplace::operation::next::{Next, next};
 use inplace::operation::note::Note;
 use inplace::operation::outcome::{Outcome, Withdrawal};
@@ -85,7 +85,9 @@ fn carry_out(world: &mut World, agent: &mut Agent) -> Option<Outcome> {
         if world.scenario.withdrawn_at.is_some_and(|at| world.now >= epoch() + ms(at)) {
             agent.operation.withdraw(Withdrawal::Deleted);
         }
+        world.check_serving(&agent.operation);
         let snapshot = world.snapshot();
+        let snapshot = world.count_sockets(&agent.operation, snapshot);
         let snapshot =
             if world.sabotage.image_is_enough { tamper(snapshot, &agent.operation) } else { snapshot };
         let before = world.now;
@@ -161,12 +163,18 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         request.containers.push(ContainerRequest { name: name_of(index), image });
     }
     request.engine = scenario.engine;
+    request.order = if scenario.start_first { Order::StartFirst } else { Order::StopFirst };
     request.grace_period_seconds = scenario.drain;
     request.min_ready_seconds = scenario.min_ready;
     request.ready_timeout_seconds = scenario.ready_timeout;
-    let stops = 2 * scenario.swaps.len() * (usize::try_from(scenario.grace).unwrap() + 2);
+    let stops = if scenario.start_first { 4 } else { 2 }
+        * scenario.swaps.len()
+        * (usize::try_from(scenario.grace).unwrap() + 2);
     request.deadline_seconds =
         20 + u32::try_from(stops).unwrap() + scenario.drain + scenario.min_ready + scenario.deadline;
+    if scenario.start_first {
+        request.deadline_seconds += 2 * scenario.min_ready.max(6);
+    }
     request.on_failure = if scenario.keep { OnFailure::Keep } else { OnFailure::Rollback };
     let source = Source {
         not_cloneable: (!scenario.cloneable).then(|| "a field is not known".to_owned()),
@@ -174,6 +182,7 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         alias: scenario.alias.then(|| ALIAS.to_owned()),
         has_assigned_cpus: false,
         shares_termination_log: false,
+        uses_host_network: false,
         runs_declared: true,
     };
     let sources: BTreeMap<_, _> =
@@ -242,6 +251,35 @@ fn whatever_the_kubelet_and_its_api_server_do_the_rules_hold() {
         "Recreate Failed SandboxGone",
         "Respec Cancelled RequestDeleted",
         "not begun BackOff",
+    ] {
+        assert!(tally.get(kind).is_some_and(|count| *count >= 10), "{kind} is rare: {tally:#?}");
+    }
+}
+
+/// The worlds in which a standby may run.
+fn with_standbys() -> impl Strategy<Value = Scenario> {
+    scenario().prop_map(|scenario| Scenario {
+        start_first: true,
+        policy: RestartPolicy::Always,
+        cloneable: true,
+        swaps: scenario.swaps[..1].to_vec(),
+        ready_after: scenario.ready_after % 2000,
+        // Until it becomes Ready, a container needs more time than `ready_after` alone.
+        ready_timeout: scenario.ready_timeout.max(5),
+        ..scenario
+    })
+}
+
+#[test]
+fn with_a_standby_the_rules_hold_and_something_serves_all_the_time() {
+    let tally =
+        look_among(&with_standbys(), 2000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
+    for kind in [
+        "Recreate Succeeded ",
+        "Respec Succeeded ",
+        "Recreate Failed NotStartedBeside",
+        "Respec Failed NotStartedBeside",
+        "Respec Cancelled RequestDeleted",
     ] {
         assert!(tally.get(kind).is_some_and(|count| *count >= 10), "{kind} is rare: {tally:#?}");
     }

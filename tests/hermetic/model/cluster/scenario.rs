@@ -13,6 +13,8 @@ pub(super) struct Scenario {
     /// One entry per container: true for a swap.
     pub(super) swaps: Vec<bool>,
     pub(super) engine: RequestedEngine,
+    /// True when a standby is started first.
+    pub(super) start_first: bool,
     pub(super) policy: RestartPolicy,
     pub(super) keep: bool,
     /// True for a kubelet whose spec hash no other program can compute.
@@ -161,6 +163,7 @@ pub(super) fn scenario() -> impl Strategy<Value = Scenario> {
             Scenario {
                 swaps,
                 engine,
+                start_first: false,
                 policy,
                 keep,
                 old_kubelet,

@@ -8,6 +8,8 @@ use inplace::operation::snapshot::{
     Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, Sandbox, Snapshot, State,
 };
 use inplace::operation::spec_hash;
+use inplace::operation::standby::counts_sockets;
+use inplace::operation::state::Operation;
 use jiff::Timestamp;
 
 use super::Sabotage;
@@ -22,6 +24,14 @@ pub(super) const ALIAS: &str =
 
 /// One container in the simulated runtime.
 pub(super) type Instance = Container;
+
+/// What a container is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    Instance,
+    Fence,
+    Standby,
+}
 
 /// An event in the future of the world.
 #[derive(Clone, Debug)]
@@ -97,6 +107,11 @@ pub(super) struct World {
     pub(super) log: Vec<String>,
 }
 
+/// The port on which all containers of a name listen.
+fn port_of(index: usize) -> u16 {
+    8080 + u16::try_from(index).unwrap()
+}
+
 pub(super) fn name_of(index: usize) -> String {
     format!("c{index}")
 }
@@ -154,7 +169,7 @@ impl World {
             let name = name_of(index);
             let hash = self.hash(&name, OLD);
             for attempt in 0..2 {
-                let id = self.create(&name, attempt, OLD, "sha:old", &hash, None, false);
+                let id = self.create(&name, attempt, OLD, "sha:old", &hash, None, Kind::Instance);
                 self.now += ms(1);
                 let instance = self.instance(&id).unwrap();
                 instance.started_at = Some(instance.created_at);
@@ -208,9 +223,30 @@ impl World {
     /// The running instances of `name`.
     pub(super) fn running(&self, name: &str) -> Vec<&Instance> {
         let runs = |instance: &&Instance| {
-            !instance.fence && instance.name == name && instance.state == State::Running
+            !instance.fence && !instance.standby && instance.name == name && instance.state == State::Running
         };
         self.instances.iter().filter(runs).collect()
+    }
+
+    /// How many containers of `name` listen on their shared port, standbys included.
+    pub(super) fn listening(&self, name: &str) -> usize {
+        let listens = |instance: &&Instance| {
+            let since = instance.started_at.filter(|_| !instance.fence && instance.state == State::Running);
+            instance.name == name
+                && since.is_some_and(|since| self.now >= since + ms(self.scenario.ready_after))
+        };
+        self.instances.iter().filter(listens).count()
+    }
+
+    /// The snapshot with the sockets that the process of a fence counts, if one runs.
+    pub(super) fn count_sockets(&mut self, operation: &Operation, snapshot: Snapshot) -> Snapshot {
+        let counted =
+            counts_sockets(operation, &snapshot).is_some() && self.dice.roll(100) >= self.scenario.faults;
+        let listeners = counted.then(|| {
+            let of = |index: usize| (port_of(index), u32::try_from(self.listening(&name_of(index))).unwrap());
+            (0..self.scenario.swaps.len()).map(of).filter(|(_, count)| *count > 0).collect()
+        });
+        Snapshot { listeners, ..snapshot }
     }
 
     pub(super) fn say(&mut self, what: impl FnOnce() -> String) {
@@ -234,9 +270,9 @@ impl World {
 
     pub(super) fn reserved(&self, name: &str, attempt: u32) -> bool {
         let holds = |instance: &Instance| !(instance.fence && self.sabotage.fences_hold_nothing);
-        self.instances
-            .iter()
-            .any(|instance| instance.name == name && instance.attempt == attempt && holds(instance))
+        let same =
+            |instance: &Instance| instance.name == name && instance.attempt == attempt && !instance.standby;
+        self.instances.iter().any(|instance| same(instance) && holds(instance))
     }
 
     #[expect(clippy::too_many_arguments, reason = "what a container is")]
@@ -248,15 +284,16 @@ impl World {
         image_id: &str,
         spec_hash: &str,
         by: Option<&str>,
-        fence: bool,
+        kind: Kind,
     ) -> String {
         self.ids += 1;
         let id = format!("id-{}", self.ids);
         self.instances.push(Container {
             id: id.clone(),
             name: name.into(),
-            fence,
-            holder: fence && !self.sabotage.fences_do_not_run,
+            fence: kind == Kind::Fence,
+            holder: kind == Kind::Fence && !self.sabotage.fences_do_not_run,
+            standby: kind == Kind::Standby,
             attempt,
             state: State::Created,
             image: image.into(),
@@ -269,6 +306,7 @@ impl World {
             exit_code: 0,
             grace: Duration::from_secs(self.scenario.grace),
             has_pre_stop: self.scenario.pre_stop,
+            ports: vec![port_of(index_of(name))],
         });
         id
     }
@@ -354,11 +392,14 @@ impl World {
                 // Of the containers of one name that do not run, the newest is kept. A fence
                 // has the name that it reserves.
                 let mut newest = BTreeMap::new();
-                for instance in self.instances.iter().filter(|instance| instance.state != State::Running) {
+                let idle = |instance: &&Instance| instance.state != State::Running && !instance.standby;
+                for instance in self.instances.iter().filter(idle) {
                     newest.insert(instance.name.clone(), instance.id.clone());
                 }
                 self.instances.retain(|instance| {
-                    instance.state == State::Running || newest[&instance.name] == instance.id
+                    instance.standby
+                        || instance.state == State::Running
+                        || newest[&instance.name] == instance.id
                 });
             }
             event => self.kubelet_does(event),
@@ -399,6 +440,7 @@ impl World {
             declared: self.declared(),
             absent: false,
             serving: None,
+            listeners: None,
         }
     }
 

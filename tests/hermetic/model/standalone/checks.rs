@@ -43,6 +43,7 @@ impl World {
             Effect::Remove { id, what, .. } => {
                 self.instance(id).is_none_or(|Instance { seen, .. }| match what {
                     Leftover::Fence => seen.fence,
+                    Leftover::Standby => false,
                     Leftover::NeverStarted => {
                         !seen.fence && seen.operation.as_deref() == Some(ID) && seen.started_at.is_none()
                     }
@@ -53,12 +54,21 @@ impl World {
                 })
             }
             // Only with an API server, which these worlds do not have.
-            Effect::Respec { .. } | Effect::Gate { .. } => false,
+            Effect::Respec { .. }
+            | Effect::Gate { .. }
+            | Effect::Standby { .. }
+            | Effect::StopStandby { .. } => false,
         };
         let feels = match effect.verb() {
             Verb::PreStop | Verb::Stop | Verb::Start => true,
             Verb::Create => !operation.unsupervised,
-            Verb::Pull | Verb::Fence | Verb::Remove | Verb::Respec | Verb::Gate => false,
+            Verb::Pull
+            | Verb::Fence
+            | Verb::Remove
+            | Verb::Respec
+            | Verb::Gate
+            | Verb::Standby
+            | Verb::StopStandby => false,
         };
         let held_back = !matches!(effect.verb(), Verb::Pull | Verb::Remove);
         if held_back && !self.hooks.passed(Moment::Before) {

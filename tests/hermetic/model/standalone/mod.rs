@@ -176,6 +176,7 @@ fn begin(request: Request, world: &mut World) -> Operation {
         alias: None,
         has_assigned_cpus: false,
         shares_termination_log: false,
+        uses_host_network: false,
         runs_declared: true,
     };
     let sources = request.containers.iter().map(|target| (target.name.clone(), source.clone())).collect();

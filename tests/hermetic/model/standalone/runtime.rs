@@ -70,7 +70,10 @@ impl World {
                 spec_hash: None,
             })),
             Effect::PreStop { .. } => Ok(EffectOutput::Nothing),
-            Effect::Respec { .. } | Effect::Gate { .. } => effect_error(Class::Final),
+            Effect::Respec { .. }
+            | Effect::Gate { .. }
+            | Effect::Standby { .. }
+            | Effect::StopStandby { .. } => effect_error(Class::Final),
             Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image, .. } => {
                 let fence = effect.verb() == Verb::Fence;

@@ -163,7 +163,14 @@ impl World {
             let by = usize::try_from(self.roll(64)).unwrap() % containers.len();
             containers.rotate_left(by);
         }
-        Snapshot { sandbox: self.sandbox.clone(), containers, declared: None, absent: false, serving: None }
+        Snapshot {
+            sandbox: self.sandbox.clone(),
+            containers,
+            declared: None,
+            absent: false,
+            serving: None,
+            listeners: None,
+        }
     }
 
     pub(super) fn reserved(&self, name: &str, attempt: u32) -> bool {
@@ -188,6 +195,7 @@ impl World {
             name: name.into(),
             fence,
             holder: false,
+            standby: false,
             attempt,
             state: State::Created,
             image: image_id.replace("sha", "repo/app"),
@@ -200,6 +208,7 @@ impl World {
             exit_code: 0,
             grace: Duration::from_secs(self.scenario.grace),
             has_pre_stop: self.scenario.pre_stop,
+            ports: Vec::new(),
         };
         self.instances.push(Instance { seen, stopped_by_us: false });
         id

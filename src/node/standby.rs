@@ -1,0 +1,89 @@
+//! Creates, starts and stops a standby, and counts the listening sockets in the pod of an operation.
+//!
+//! Decides nothing: `operation::standby` decides when a standby is needed and what the sockets mean.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::cri::client::Client;
+use crate::node::Node;
+use crate::node::execute::EffectExecutor;
+use crate::node::files;
+use crate::operation::effect::{EffectError, EffectOutput, ImageChoice};
+use crate::operation::snapshot::{Listeners, Snapshot};
+use crate::operation::standby::counts_sockets;
+use crate::operation::state::Operation;
+use crate::process::sockets;
+
+/// The program in the image of a fence, and its subcommand that counts sockets.
+const COUNT: [&str; 2] = ["/inplace", "sockets"];
+/// Time limit of a count. The next observation repeats it.
+const LIMIT: Duration = Duration::from_secs(2);
+/// More is not read: a line for each of some thousand ports.
+const LARGEST: usize = 64 * 1024;
+/// The least time between the stop signal of a standby and its end by force.
+const LEAST_STOP: Duration = Duration::from_secs(2);
+
+/// The listening sockets in the pod, while they decide something; `None` if they cannot be counted now.
+pub(super) async fn listeners(node: &Node, operation: &Operation, snapshot: &Snapshot) -> Option<Listeners> {
+    let fence = counts_sockets(operation, snapshot)?;
+    let command = COUNT.map(str::to_owned).to_vec();
+    let counting = node.client.exec_bounded(&fence.id, command, LIMIT, LARGEST);
+    let answer = match timeout(LIMIT, counting).await {
+        Ok(Ok(answer)) if answer.exit_code == 0 => answer,
+        failed => {
+            tracing::debug!(pod = %operation.pod, ?failed, "the sockets of the pod cannot be counted now");
+            return None;
+        }
+    };
+    sockets::parse(&String::from_utf8_lossy(&answer.stdout))
+}
+
+impl EffectExecutor {
+    /// Creates and starts a standby. A standby that does not start is removed.
+    pub(super) async fn standby(
+        &mut self,
+        client: &Client,
+        source: &str,
+        attempt: u32,
+        image: Option<&ImageChoice>,
+    ) -> Result<EffectOutput, EffectError> {
+        let operation_id = self.operation_id.clone();
+        let source = self.source(source).await?;
+        let mut config = source.standby(attempt, image, &operation_id);
+        if let Some(log) = source.termination_log() {
+            // The message of the standby must not become that of its container.
+            let (file, of) = (log.old.display().to_string(), log.clone());
+            if let Ok(Some(fresh)) = files::beside(&file, move || of.make_fresh(!attempt)).await {
+                log.replace_by(&fresh, &mut config);
+            }
+        }
+        let id = self.create(client, config).await?;
+        let Err(error) = client.start(&id).await else { return Ok(EffectOutput::Nothing) };
+        if !error.class.is_away() {
+            crate::node::fence::remove(client, &id).await?;
+        }
+        Err(error.into())
+    }
+
+    /// Runs the preStop handler of a standby, and stops it with what is left of its grace period.
+    pub(super) async fn stop_standby(
+        &self,
+        container: &str,
+        id: &str,
+        grace: Duration,
+        pre_stop: bool,
+        limit: Duration,
+    ) -> Result<EffectOutput, EffectError> {
+        let began = Instant::now();
+        let output = if pre_stop {
+            self.pre_stop(container, id, grace.min(limit)).await.unwrap_or(EffectOutput::Nothing)
+        } else {
+            EffectOutput::Nothing
+        };
+        let left = grace.saturating_sub(began.elapsed()).max(LEAST_STOP);
+        self.client.within(limit.saturating_sub(began.elapsed()).max(LEAST_STOP)).stop(id, left).await?;
+        Ok(output)
+    }
+}

@@ -1,0 +1,487 @@
+//! Decides about standbys (`order: StartFirst`). A standby is a container beside the one that is replaced, under a name
+//! that the pod's spec does not have: it proves that the new container can run in this pod, and serves while an engine
+//! replaces the container. No engine needs it, and none is changed by it.
+//!
+//! ```text
+//! fence ─▶ count listening sockets ─▶ standby runs, listens, stays up ─▶ (drain) engine ─▶ new instance listens ─▶ standby stops
+//!                                       └ otherwise NotStartedBeside: nothing was touched
+//! ```
+//! A probe over the network cannot tell the new instance and the standby apart, because they share ports. The number of
+//! listening sockets can: each process that shares a port has a socket of its own. The fence, whose process is in the
+//! pod's network namespace, counts them.
+//!
+//! Nothing here executes an effect.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::api::request::{Order, Request};
+use crate::api::status::Step;
+use crate::operation::answer::{Next, Waiting};
+use crate::operation::effect::{Effect, Leftover, Verb, remove};
+use crate::operation::end::CLEANING;
+use crate::operation::next::is_deleted_by_force;
+use crate::operation::note::Note;
+use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::snapshot::{Container, Declared, Listeners, Snapshot, State};
+use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Target, is_over, later};
+
+/// The minimum time that a standby is observed, even when `minReadySeconds` asks for less: a process that cannot share a
+/// port or a lock usually ends within it.
+const SETTLES: SignedDuration = SignedDuration::from_millis(1000);
+/// How long the creation and the start of a standby may take until the runtime reports it as running.
+const START: SignedDuration = SignedDuration::from_secs(3);
+/// The minimum time that a standby is observed which adds no listening socket although others listen in the pod: servers
+/// that cannot share a port often retry for some seconds.
+const SILENT: SignedDuration = SignedDuration::from_secs(6);
+/// How long the listening sockets may be impossible to count.
+const COUNTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
+/// How many fences are created for the count. A fence ends when the pod has no memory left, or with a wrong image.
+const FENCES: u32 = 5;
+/// How long a new instance, or one that is back, may have fewer listening sockets than expected: the number of processes
+/// that share a port can change.
+const FEWER: SignedDuration = SignedDuration::from_secs(10);
+/// The interval between two observations. Each one runs a process in the pod.
+const REQUEUE: SignedDuration = SignedDuration::from_millis(200);
+
+/// The standby of one container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standby {
+    /// The sockets that listened in an earlier observation. Two equal ones count.
+    #[serde(default)]
+    pub counted: Option<Listeners>,
+    /// When they were counted.
+    #[serde(default)]
+    pub counted_at: Option<Timestamp>,
+    /// How often the creation of the fence that counts was begun.
+    #[serde(default)]
+    pub fenced: u32,
+    /// The sockets that listened before the standby was created.
+    #[serde(default)]
+    pub before: Option<Listeners>,
+    /// The container beside which it is created.
+    #[serde(default)]
+    pub beside: String,
+    /// When its creation was begun.
+    #[serde(default)]
+    pub begun_at: Option<Timestamp>,
+    /// The sockets on shared ports that the standby added.
+    #[serde(default)]
+    pub added: Listeners,
+    /// When it had proved that it can serve.
+    #[serde(default)]
+    pub proven_at: Option<Timestamp>,
+    /// When its stop was begun. Its preStop handler is never begun twice.
+    #[serde(default)]
+    pub stopped_at: Option<Timestamp>,
+}
+
+/// A change to the recorded state of a standby.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The sockets that listen at this time.
+    Counted(Listeners, Timestamp),
+    /// The sockets that listen before it is created, and the container beside which it is created.
+    Before(Listeners, String),
+    /// It can serve, and has added these sockets.
+    Proven(Listeners, Timestamp),
+}
+
+/// How many seconds of the deadline the proof of `request` needs at least.
+pub(super) fn seconds_to_prove(request: &Request) -> u64 {
+    u64::from(request.min_ready_seconds).max(SILENT.as_secs().unsigned_abs())
+}
+
+impl Standby {
+    /// The state of a standby that is not begun; `None` if the request does not ask for one.
+    pub(super) fn of(order: Order) -> Option<Self> {
+        (order == Order::StartFirst).then(Self::default)
+    }
+
+    /// How long it needed from the begin of its creation until it had proved that it serves; 0 without that proof.
+    fn took(&self) -> SignedDuration {
+        let times = self.begun_at.zip(self.proven_at);
+        times.map_or(SignedDuration::ZERO, |(begun, proven)| proven.duration_since(begun))
+    }
+
+    /// Records that `effect` begins. An orphan of an earlier operation has a grace period of its own.
+    pub(super) fn begin(&mut self, effect: &Effect, now: Timestamp) {
+        match effect {
+            Effect::Fence { .. } => self.fenced = self.fenced.saturating_add(1),
+            Effect::Standby { .. } => self.begun_at = Some(now),
+            Effect::StopStandby { is_own: true, .. } => {
+                self.stopped_at.get_or_insert(now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Applies a change.
+    pub(super) fn apply(&mut self, change: Change) {
+        match change {
+            Change::Counted(listeners, at) => (self.counted, self.counted_at) = (Some(listeners), Some(at)),
+            Change::Before(listeners, beside) => (self.before, self.beside) = (Some(listeners), beside),
+            Change::Proven(added, at) => (self.added, self.proven_at) = (added, Some(at)),
+        }
+    }
+}
+
+/// The end of the operation when a container ended, or was restarted, beside its standby before anything was touched. The
+/// standby may hold a port or a lock that the container needs, so that it must not stay.
+pub(super) fn left_alone(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
+    let is_alone = |target: &&Target| {
+        let begun = target.standby.as_ref().filter(|standby| standby.before.is_some());
+        let runs = |id: &str| {
+            snapshot.by_id(id).is_some_and(|old| matches!(old.state, State::Running | State::Unknown))
+        };
+        begun.is_some_and(|standby| standby.beside != target.forward.replaces || !runs(&standby.beside))
+    };
+    let target = operation.targets.iter().find(is_alone)?;
+    let message = "the running container ended meanwhile".to_owned();
+    Some(Next::Note(Note::End(operation.failed(refused(target, message)))))
+}
+
+/// The next step until every container has a standby that can serve. Nothing is touched before.
+pub(super) fn prove(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+    operation.targets.iter().find_map(|target| {
+        let standby = target.standby.as_ref()?;
+        match proven(operation, target, standby, snapshot, now) {
+            Ok(next) => next,
+            Err(message) => Some(Next::Note(Note::End(operation.failed(refused(target, message))))),
+        }
+    })
+}
+
+/// The next step for the standby of `target`, or why the container cannot be started beside the one that runs.
+fn proven(
+    operation: &Operation,
+    target: &Target,
+    standby: &Standby,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Result<Option<Next>, String> {
+    let own = snapshot.standbys(&target.name).find(|container| operation.made(container));
+    if standby.proven_at.is_some() {
+        let serves = |own: &Container| matches!(own.state, State::Running | State::Unknown);
+        // The fence stays: its process counts sockets again later.
+        return match own {
+            Some(own) if serves(own) => count(operation, target, snapshot, now),
+            other => Err(other.map_or_else(gone, ended)),
+        };
+    }
+    if operation.step != Step::Standby {
+        return Ok(Some(Next::Note(Note::Step(Step::Standby))));
+    }
+    // A standby of an earlier operation, whose end was lost.
+    let orphan = snapshot.standbys(&target.name).find(|container| !operation.made(container));
+    if let Some(next) = orphan.and_then(|orphan| stop(operation, target, orphan, true, now)) {
+        return Ok(Some(next));
+    }
+    if let Some(next) = count(operation, target, snapshot, now)? {
+        return Ok(Some(next));
+    }
+    let Some(listeners) = &snapshot.listeners else {
+        let since = snapshot.fences(&target.name).filter_map(|fence| fence.started_at).max();
+        if since.is_some_and(|since| is_over(since, COUNTED_WITHIN, now)) && own.is_none() {
+            return Err("the listening sockets of the pod cannot be counted".to_owned());
+        }
+        return Ok(Some(wait(target, now)));
+    };
+    let Some(before) = &standby.before else {
+        if let Some(next) = counted_again(target, standby, listeners, now) {
+            return Ok(Some(next));
+        }
+        let before = Change::Before(listeners.clone(), target.forward.replaces.clone());
+        return Ok(Some(change(target, before)));
+    };
+    let Some(own) = own else { return create(operation, target).map(Some) };
+    match own.state {
+        State::Running => observe(operation, target, standby, (own, before), listeners, now),
+        State::Created if is_over(own.created_at, START, now) && operation.can_remove(&own.id) => {
+            Ok(Some(Next::Do(remove(own, Leftover::Standby))))
+        }
+        State::Created | State::Unknown => Ok(Some(wait(target, now))),
+        State::Exited => Err(ended(own) + &in_use(own, before)),
+    }
+}
+
+/// The next step until the process that counts listening sockets runs: the fence of the next attempt but one.
+fn count(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Result<Option<Next>, String> {
+    let attempt = target.forward.attempt.saturating_add(1);
+    let usable =
+        |fence: &&Container| fence.attempt == attempt && fence.holder && fence.state == State::Running;
+    if snapshot.fences(&target.name).any(|fence| usable(&fence)) {
+        return Ok(None);
+    }
+    // A fence of another attempt would be in the way of the kubelet, which has restarted the container meanwhile.
+    if let Some(fence) = snapshot.fences(&target.name).find(|fence| operation.can_remove(&fence.id)) {
+        return Ok(Some(Next::Do(remove(fence, Leftover::Fence))));
+    }
+    if let Some(message) = operation.given_up(Verb::Fence, &target.name) {
+        return Err(format!("the sockets in the pod cannot be counted: {message}"));
+    }
+    if snapshot.fences(&target.name).next().is_some() {
+        return Ok(Some(wait(target, now)));
+    }
+    if target.standby.as_ref().is_some_and(|standby| standby.fenced >= FENCES) {
+        return Err("the process that counts the listening sockets does not stay up".to_owned());
+    }
+    let (container, source) = (target.name.clone(), target.forward.replaces.clone());
+    let fence = Effect::Fence { container, source, attempt, image: None, rehearse: false, by_process: true };
+    Ok(Some(Next::Do(fence)))
+}
+
+fn create(operation: &Operation, target: &Target) -> Result<Next, String> {
+    if let Some(message) = operation.given_up(Verb::Standby, &target.name) {
+        return Err(message.to_owned());
+    }
+    let (container, source) = (target.name.clone(), target.forward.replaces.clone());
+    let (attempt, image) = (target.forward.attempt, target.pulled.clone());
+    Ok(Next::Do(Effect::Standby { container, source, attempt, image }))
+}
+
+/// The next step while the standby runs and has not proved yet that it can serve.
+fn observe(
+    operation: &Operation,
+    target: &Target,
+    standby: &Standby,
+    (own, before): (&Container, &Listeners),
+    listeners: &Listeners,
+    now: Timestamp,
+) -> Result<Option<Next>, String> {
+    let started_at = own.started_at.unwrap_or(own.created_at);
+    let asked = SignedDuration::from_secs(i64::from(operation.request.min_ready_seconds));
+    if !is_over(started_at, SETTLES.max(asked), now) {
+        return Ok(Some(wait(target, now)));
+    }
+    if let Some(next) = counted_again(target, standby, listeners, now) {
+        return Ok(Some(next));
+    }
+    let added = added(before, listeners, &own.ports);
+    let expects_some = !before.is_empty() || !own.ports.is_empty();
+    if added.is_empty() && expects_some && !is_over(started_at, SILENT.max(asked), now) {
+        return Ok(Some(wait(target, now)));
+    }
+    // A port that the container declares and does not use is not waited for.
+    let silent = own.ports.iter().find(|port| before.contains_key(port) && !added.contains_key(port));
+    let Some(port) = silent else { return Ok(Some(change(target, Change::Proven(added, now)))) };
+    let seconds = operation.request.ready_timeout_seconds;
+    if is_over(started_at, SignedDuration::from_secs(i64::from(seconds)), now) {
+        return Err(format!(
+            "it does not listen on port {port} beside the running container within {seconds} s; both have to share the port \
+             (SO_REUSEPORT)"
+        ));
+    }
+    Ok(Some(wait(target, now)))
+}
+
+/// The next step until the same sockets were counted twice, some time apart: a process opens and closes its sockets one
+/// after the other.
+fn counted_again(target: &Target, standby: &Standby, listeners: &Listeners, now: Timestamp) -> Option<Next> {
+    if standby.counted.as_ref() != Some(listeners) {
+        return Some(change(target, Change::Counted(listeners.clone(), now)));
+    }
+    let is_settled = standby.counted_at.is_some_and(|at| is_over(at, REQUEUE, now));
+    (!is_settled).then(|| wait(target, now))
+}
+
+/// The sockets that were added on ports that were in use before, which are the shared ones. If the container declares
+/// ports, only those count: another container of the pod may change its own.
+fn added(before: &Listeners, now: &Listeners, declared: &[u16]) -> Listeners {
+    let is_own = |port: &u16| declared.is_empty() || declared.contains(port);
+    let more = |(port, count): (&u16, &u32)| {
+        let now = now.get(port).copied().unwrap_or_default();
+        (now > *count).then(|| (*port, now - count))
+    };
+    before.iter().filter(|(port, _)| is_own(port)).filter_map(more).collect()
+}
+
+/// The fence whose process counts the listening sockets, while they decide something.
+pub fn counts_sockets<'a>(operation: &Operation, snapshot: &'a Snapshot) -> Option<&'a Container> {
+    let awaits = |target: &&Target| {
+        let Some(standby) = &target.standby else { return false };
+        let of_standby = standby.proven_at.is_none() && !operation.touched();
+        of_standby || must_listen(operation, target)
+    };
+    let mut awaiting = operation.targets.iter().filter(awaits);
+    awaiting.find_map(|target| {
+        snapshot.fences(&target.name).find(|fence| fence.holder && fence.state == State::Running)
+    })
+}
+
+/// True while the fence of `target` stays because its process counts, or will count, the sockets of the new instance.
+pub(super) fn needs_fence(operation: &Operation, target: &Target) -> bool {
+    let shares = target.standby.as_ref().is_some_and(|standby| !standby.added.is_empty());
+    let proven = target.reached.as_ref().is_some_and(|reached| reached.ready_at.is_some());
+    shares && !proven && operation.ending.is_none()
+}
+
+/// True while the new instance of `target` runs and is to listen before the standby stops.
+fn must_listen(operation: &Operation, target: &Target) -> bool {
+    target.reached.is_some() && needs_fence(operation, target)
+}
+
+/// True once the new instance listens on every port that the standby shares. It has as many sockets as the standby, which
+/// runs the same image; in a rollback it has as many as the old instance had. After [`FEWER`] one is enough. If the sockets
+/// cannot be counted any more, the new instance gets as much time as the standby needed.
+pub(super) fn listens(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> bool {
+    let Some(standby) = target.standby.as_ref().filter(|_| must_listen(operation, target)) else {
+        return true;
+    };
+    let since = target.reached.as_ref().and_then(|reached| reached.counts_from);
+    let longest = SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds));
+    let is_past = |time: SignedDuration| since.is_none_or(|since| is_over(since, time.min(longest), now));
+    let Some(listeners) = &snapshot.listeners else { return is_past(standby.took()) };
+    let may_be_fewer = is_past(standby.took().max(FEWER));
+    let serves = snapshot.standbys(&target.name).any(|container| container.state == State::Running);
+    standby.added.iter().all(|(port, own)| {
+        let returned = standby.before.as_ref().and_then(|before| before.get(port).copied()).unwrap_or(*own);
+        let instance = match operation.rollback_cause {
+            _ if may_be_fewer => 1,
+            Some(_) => returned,
+            None => *own,
+        };
+        let beside = if serves { *own } else { 0 };
+        listeners.get(port).copied().unwrap_or_default() >= instance.saturating_add(beside)
+    })
+}
+
+/// The next step until the standbys of `target` are gone. Where nothing else serves, they stay for as long as the cleanup
+/// may take; after that, a sweep stops them once the container runs.
+pub(super) fn leave(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Next> {
+    let serves = |standby: &Container| matches!(standby.state, State::Running | State::Unknown);
+    let is_needed =
+        snapshot.standbys(&target.name).all(serves) && !is_replaced(operation, target, snapshot, now);
+    let is_late = now >= later(operation.deadline_at, CLEANING);
+    if is_needed && snapshot.standbys(&target.name).next().is_some() {
+        return (!is_late).then(|| wait(target, now));
+    }
+    stop_all(operation, target, snapshot, now).filter(|_| !is_late)
+}
+
+/// The next step until the standby of `target`, which runs the image that failed, no longer serves beside the instance
+/// that is back and has run for as long as the standby needed. It takes its share of the connections, and with them of
+/// the probes.
+pub(super) fn make_way(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Next> {
+    let took = target.standby.as_ref()?.took();
+    let longest = SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds));
+    let since = target.reached.as_ref().and_then(|reached| reached.counts_from)?;
+    let is_back = is_over(since, took.min(longest), now) && listens(operation, target, snapshot, now);
+    if is_back { stop_all(operation, target, snapshot, now) } else { None }
+}
+
+/// True when an instance of `target` serves and stays, as far as this can be observed after the end of an operation, or
+/// when the standby may be what keeps it from that. After a change of the pod's spec that failed, an instance from before
+/// the operation may still be replaced by its kubelet. Any other one serves once it has run for as long as the standby needed to prove that it serves.
+fn is_replaced(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> bool {
+    let leaves =
+        snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot);
+    let is_proven = matches!(operation.ending, Some(Outcome::Succeeded | Outcome::RolledBack(_)));
+    if leaves || is_proven || !target.touched {
+        return true;
+    }
+    let Some(standby) = &target.standby else { return true };
+    let instances = snapshot.instances(&target.name);
+    let by_kubelet = target.change.is_some();
+    let since =
+        |instance: &&Container| instance.started_at.filter(|at| !by_kubelet || *at >= operation.begun_at);
+    let has_failed = |instance: &&Container| {
+        instance.state == State::Exited && instance.started_at.is_some_and(|at| at >= operation.begun_at)
+    };
+    if standby.added.is_empty() && instances.iter().any(has_failed) {
+        return true;
+    }
+    let running = instances.iter().filter(|instance| instance.state == State::Running);
+    running.filter_map(since).any(|since| is_over(since, standby.took(), now))
+}
+
+fn stop_all(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+    snapshot.standbys(&target.name).find_map(|container| {
+        let own = operation.made(container);
+        stop(operation, target, container, !own, now)
+    })
+}
+
+/// Stops and removes a standby; `None` if that was given up. A standby serves, so it gets its preStop handler and its
+/// whole grace period.
+fn stop(
+    operation: &Operation,
+    target: &Target,
+    container: &Container,
+    is_foreign: bool,
+    now: Timestamp,
+) -> Option<Next> {
+    if !matches!(container.state, State::Running | State::Unknown) {
+        return operation.can_remove(&container.id).then(|| Next::Do(remove(container, Leftover::Standby)));
+    }
+    if !operation.can_remove(&container.id) {
+        return None;
+    }
+    let begun = target.standby.as_ref().and_then(|standby| standby.stopped_at).filter(|_| !is_foreign);
+    let spent = begun.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
+    let grace_seconds = container.grace.as_secs().saturating_sub(spent).max(LEAST_STOP_SECONDS);
+    let pre_stop = container.has_pre_stop && begun.is_none();
+    let (container, id) = (target.name.clone(), container.id.clone());
+    Some(Next::Do(Effect::StopStandby { container, id, grace_seconds, pre_stop, is_own: !is_foreign }))
+}
+
+/// Effects that stop the standbys of a pod that its kubelet terminates. The kubelet gives them no grace period.
+pub fn terminated(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Vec<Effect> {
+    let running = |target: &Target| match stop_all(operation, target, snapshot, now) {
+        Some(Next::Do(effect @ Effect::StopStandby { .. })) => Some(effect),
+        _ => None,
+    };
+    operation.targets.iter().filter_map(running).collect()
+}
+
+fn change(target: &Target, change: Change) -> Next {
+    Next::Note(Note::Standby(target.name.clone(), change))
+}
+
+fn wait(target: &Target, now: Timestamp) -> Next {
+    let on = format!("waiting for the standby of {} to serve", target.name);
+    Next::Wait(Waiting { until: later(now, REQUEUE), on })
+}
+
+fn refused(target: &Target, message: String) -> Failure {
+    Failure::NotStartedBeside { container: target.name.clone(), message }
+}
+
+fn gone() -> String {
+    "it was removed by another client".to_owned()
+}
+
+fn ended(standby: &Container) -> String {
+    let started_at = standby.started_at.unwrap_or(standby.created_at);
+    let uptime = standby.finished_at.map_or(SignedDuration::ZERO, |end| end.duration_since(started_at));
+    format!("it exited with code {} after {} ms", standby.exit_code, uptime.as_millis().max(0))
+}
+
+/// What a person checks first when a standby has exited: the ports that it declares and that were in use before it.
+fn in_use(standby: &Container, before: &Listeners) -> String {
+    let ports: Vec<_> =
+        standby.ports.iter().filter(|port| before.contains_key(port)).map(u16::to_string).collect();
+    let hint = "two of it must be able to run in one pod, without a lock that only one can hold";
+    if ports.is_empty() {
+        return format!(": {hint}");
+    }
+    format!(": port {} is in use and has to be shared (SO_REUSEPORT), and {hint}", ports.join(", "))
+}
+
+#[cfg(test)]
+mod tests;
