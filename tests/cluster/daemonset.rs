@@ -27,6 +27,8 @@ use crate::{
     ongoing::{containers, running_fence},
     pod::{PAIR, Pod, container, is, is_ready},
     readme::first_restart,
+    request::request,
+    start_first::{self, SHARED},
     support::{parts::Parts, wait::eventually},
 };
 
@@ -69,13 +71,14 @@ fn the_daemonset_does_what_is_asked_for_with_the_rights_it_has() {
     install(&cluster, "one");
     let cluster = &cluster;
     let parts = Parts::default();
-    let all: [(_, fn(&Cluster)); 7] = [
+    let all: [(_, fn(&Cluster)); 8] = [
         ("plain", plain),
         ("gated", gated),
         ("odd", odd),
         ("once", once),
         ("fixed", fixed),
         ("fenced", fenced),
+        ("beside", beside),
         ("the first restart of the README", first_restart),
     ];
     parts.run_all(all.map(|(name, part)| (name, move || part(cluster))));
@@ -125,6 +128,16 @@ fn fenced(cluster: &Cluster) {
     assert!(own.iter().any(|agent| agent.image_ref == fence.image_ref), "{fence:#?}");
     pod.wait("it has restarted", |pod| status(pod).is_some_and(|status| status.phase == Phase::Succeeded));
     assert!(containers(&pod).iter().all(|container| container.id != fence.id));
+}
+
+/// The program in the agent's own image counts the sockets, inside the pod.
+fn beside(cluster: &Cluster) {
+    let pod = Pod::run(cluster, "beside", SHARED);
+    let client = start_first::Client::of(&pod);
+    let image = Some("lab/app:v2");
+    pod.ask(&request(cluster, &[("app", image)], json!({"order": "StartFirst"})), Phase::Succeeded);
+    assert_eq!(pod.facts().settled().running("app").version, "v2");
+    client.was_always_served("the agent in its DaemonSet");
 }
 
 fn gated(cluster: &Cluster) {
