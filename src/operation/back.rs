@@ -24,6 +24,10 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
         let (failure, then) = (failure.clone(), Some(then));
         Next::Note(Note::End(Outcome::Failed { failure, then, touched: true }))
     };
+    let in_time = |next: Next| {
+        let is_late = overdue(operation, &next, now, operation.deadline_at);
+        if is_late { give_up(operation.late("Rollback")) } else { next }
+    };
     let returning = || operation.targets.iter().filter(|target| target.touched);
     if let Some(then) = overruled(returning().filter(|target| target.back.is_some()), snapshot) {
         return give_up(then);
@@ -49,24 +53,13 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
                 }
             }
         };
-        if overdue(operation, &next, now, operation.deadline_at) {
-            return give_up(operation.late("Rollback"));
-        }
-        return next;
+        return in_time(next);
     }
     if let Some(next) = returning().find_map(|target| standby::make_way(operation, target, snapshot, now)) {
-        if overdue(operation, &next, now, operation.deadline_at) {
-            return give_up(operation.late("Rollback"));
-        }
-        return next;
+        return in_time(next);
     }
     match verify(operation, returning().filter(|target| target.back.is_some()), snapshot, now) {
-        Verdict::Next(next) => {
-            if overdue(operation, &next, now, operation.deadline_at) {
-                return give_up(operation.late("Rollback"));
-            }
-            next
-        }
+        Verdict::Next(next) => in_time(next),
         Verdict::Failed(then) => give_up(then),
         Verdict::Proven => Next::Note(Note::End(Outcome::RolledBack(failure.clone()))),
     }

@@ -9,8 +9,8 @@ use crate::operation::answer::Next;
 use crate::operation::drain::settle;
 use crate::operation::effect::{Effect, Leftover, remove};
 use crate::operation::fence::unfence;
-use crate::operation::next::is_deleted_by_force;
-use crate::operation::snapshot::{Container, Declared, Snapshot, State};
+use crate::operation::next::leaves;
+use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::standby;
 use crate::operation::state::{Operation, later};
 
@@ -59,8 +59,7 @@ pub fn obstructing<'a>(
     operation: &'a Operation,
     snapshot: &'a Snapshot,
 ) -> impl Iterator<Item = Effect> + 'a {
-    let leaves =
-        snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot);
+    let leaves = leaves(operation, snapshot);
     let targets = operation.targets.iter().filter(move |_| leaves);
     let fences = targets.flat_map(|target| snapshot.fences(&target.name));
     fences.filter(|fence| operation.can_remove(&fence.id)).map(|fence| remove(fence, Leftover::Fence))

@@ -66,9 +66,7 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
 /// operation. If the kubelet terminates the pod, it stops both.
 fn end_duplicate(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let sandbox = snapshot.sandbox.as_ref()?;
-    let leaves =
-        snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot);
-    if sandbox.id != operation.sandbox_id || !sandbox.ready || leaves {
+    if sandbox.id != operation.sandbox_id || !sandbox.ready || leaves(operation, snapshot) {
         return None;
     }
     operation.targets.iter().find_map(|target| stop_duplicate(operation, target, snapshot, now))
@@ -79,9 +77,14 @@ fn ending(snapshot: &Snapshot) -> Option<&str> {
     snapshot.declared.as_ref()?.ending.as_deref()
 }
 
+/// True when the kubelet terminates the pod, or is about to.
+pub(super) fn leaves(operation: &Operation, snapshot: &Snapshot) -> bool {
+    snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot)
+}
+
 /// True when the API server had the pod and no longer has it, while its containers still exist. Static pods are
 /// excluded, because a kubelet creates their mirror pods again.
-pub(super) fn is_deleted_by_force(operation: &Operation, snapshot: &Snapshot) -> bool {
+fn is_deleted_by_force(operation: &Operation, snapshot: &Snapshot) -> bool {
     let by_api = |sandbox: &Sandbox| sandbox.owner == Owner::Kubelet;
     operation.in_cluster && snapshot.absent && snapshot.sandbox.as_ref().is_some_and(by_api)
 }

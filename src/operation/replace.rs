@@ -175,9 +175,8 @@ pub(super) fn make<'a>(
         let what = format!("attempt {} runs", other.attempt);
         return Progress::Failed(Failure::Changed { container: container(), what });
     }
-    let alive = |instance: &&Container| matches!(instance.state, State::Running | State::Unknown);
     if !operation.unsupervised
-        && let Some(old) = snapshot.by_id(&replacement.replaces).filter(alive)
+        && let Some(old) = snapshot.by_id(&replacement.replaces).filter(|old| old.may_run())
     {
         return stop(operation, target, replacement, old, now);
     }

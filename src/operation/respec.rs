@@ -238,9 +238,7 @@ pub(super) fn stop_and_wait<'a>(
         return settle(operation, target, snapshot, new, now);
     }
     match snapshot.by_id(&replacement.replaces) {
-        Some(old) if matches!(old.state, State::Running | State::Unknown) => {
-            stop(operation, target, replacement, old, now)
-        }
+        Some(old) if old.may_run() => stop(operation, target, replacement, old, now),
         old => {
             let ended = old.and_then(|old| old.finished_at).unwrap_or(operation.begun_at);
             Progress::Next(Next::Wait(wait(target, ended, now)))

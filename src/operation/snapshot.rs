@@ -277,6 +277,16 @@ impl std::fmt::Display for State {
 }
 
 impl Container {
+    /// True for an instance of a container in the pod's spec, and not for a fence or a standby.
+    pub fn is_instance(&self) -> bool {
+        !self.fence && !self.standby
+    }
+
+    /// True when its process runs, or may run because the runtime cannot report its state.
+    pub(super) fn may_run(&self) -> bool {
+        matches!(self.state, State::Running | State::Unknown)
+    }
+
     /// This container instance in the form that the status reports.
     pub fn incarnation(&self) -> Incarnation {
         Incarnation {
@@ -297,7 +307,7 @@ impl Snapshot {
     /// All instances of the container `name`, lowest attempt first, without fences and standbys.
     pub fn instances(&self, name: &str) -> Vec<&Container> {
         let mut instances: Vec<_> =
-            self.containers.iter().filter(|c| !c.fence && !c.standby && c.name == name).collect();
+            self.containers.iter().filter(|c| c.is_instance() && c.name == name).collect();
         instances.sort_by_key(|container| (container.attempt, container.created_at));
         instances
     }
@@ -320,7 +330,7 @@ impl Snapshot {
     /// The names of the pod's containers, sorted, without duplicates.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<_> =
-            self.containers.iter().filter(|c| !c.fence && !c.standby).map(|c| c.name.as_str()).collect();
+            self.containers.iter().filter(|c| c.is_instance()).map(|c| c.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();
         names

@@ -20,10 +20,10 @@ use crate::api::status::Step;
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
 use crate::operation::end::CLEANING;
-use crate::operation::next::is_deleted_by_force;
+use crate::operation::next::leaves;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::snapshot::{Container, Declared, Listeners, Snapshot, State};
+use crate::operation::snapshot::{Container, Listeners, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Target, is_over, later};
 
 /// The minimum time that a standby is observed, even when `minReadySeconds` asks for less: a process that cannot share a
@@ -131,14 +131,11 @@ impl Standby {
 pub(super) fn left_alone(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
     let is_alone = |target: &&Target| {
         let begun = target.standby.as_ref().filter(|standby| standby.before.is_some());
-        let runs = |id: &str| {
-            snapshot.by_id(id).is_some_and(|old| matches!(old.state, State::Running | State::Unknown))
-        };
+        let runs = |id: &str| snapshot.by_id(id).is_some_and(Container::may_run);
         begun.is_some_and(|standby| standby.beside != target.forward.replaces || !runs(&standby.beside))
     };
     let target = operation.targets.iter().find(is_alone)?;
-    let message = "the running container ended meanwhile".to_owned();
-    Some(Next::Note(Note::End(operation.failed(refused(target, message)))))
+    Some(fail(operation, target, "the running container ended meanwhile".to_owned()))
 }
 
 /// The next step until every container has a standby that can serve. Nothing is touched before.
@@ -147,7 +144,7 @@ pub(super) fn prove(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
         let standby = target.standby.as_ref()?;
         match proven(operation, target, standby, snapshot, now) {
             Ok(next) => next,
-            Err(message) => Some(Next::Note(Note::End(operation.failed(refused(target, message))))),
+            Err(message) => Some(fail(operation, target, message)),
         }
     })
 }
@@ -162,10 +159,9 @@ fn proven(
 ) -> Result<Option<Next>, String> {
     let own = snapshot.standbys(&target.name).find(|container| operation.made(container));
     if standby.proven_at.is_some() {
-        let serves = |own: &Container| matches!(own.state, State::Running | State::Unknown);
         // The fence stays: its process counts sockets again later.
         return match own {
-            Some(own) if serves(own) => count(operation, target, snapshot, now),
+            Some(own) if own.may_run() => count(operation, target, snapshot, now),
             other => Err(other.map_or_else(gone, ended)),
         };
     }
@@ -174,7 +170,7 @@ fn proven(
     }
     // A standby of an earlier operation, whose end was lost.
     let orphan = snapshot.standbys(&target.name).find(|container| !operation.made(container));
-    if let Some(next) = orphan.and_then(|orphan| stop(operation, target, orphan, true, now)) {
+    if let Some(next) = orphan.and_then(|orphan| stop(operation, target, orphan, now)) {
         return Ok(Some(next));
     }
     if let Some(next) = count(operation, target, snapshot, now)? {
@@ -333,9 +329,7 @@ pub(super) fn listens(operation: &Operation, target: &Target, snapshot: &Snapsho
     let Some(standby) = target.standby.as_ref().filter(|_| must_listen(operation, target)) else {
         return true;
     };
-    let since = target.reached.as_ref().and_then(|reached| reached.counts_from);
-    let longest = SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds));
-    let is_past = |time: SignedDuration| since.is_none_or(|since| is_over(since, time.min(longest), now));
+    let is_past = |time| has_run_for(operation, target, time, now);
     let Some(listeners) = &snapshot.listeners else { return is_past(standby.took()) };
     let may_be_fewer = is_past(standby.took().max(FEWER));
     let serves = snapshot.standbys(&target.name).any(|container| container.state == State::Running);
@@ -351,6 +345,13 @@ pub(super) fn listens(operation: &Operation, target: &Target, snapshot: &Snapsho
     })
 }
 
+/// True once the new instance of `target` has run for `time`, but at most for the time in which it has to become Ready.
+fn has_run_for(operation: &Operation, target: &Target, time: SignedDuration, now: Timestamp) -> bool {
+    let since = target.reached.as_ref().and_then(|reached| reached.counts_from);
+    let longest = SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds));
+    since.is_none_or(|since| is_over(since, time.min(longest), now))
+}
+
 /// The next step until the standbys of `target` are gone. Where nothing else serves, they stay for as long as the cleanup
 /// may take; after that, a sweep stops them once the container runs.
 pub(super) fn leave(
@@ -359,9 +360,8 @@ pub(super) fn leave(
     snapshot: &Snapshot,
     now: Timestamp,
 ) -> Option<Next> {
-    let serves = |standby: &Container| matches!(standby.state, State::Running | State::Unknown);
-    let is_needed =
-        snapshot.standbys(&target.name).all(serves) && !is_replaced(operation, target, snapshot, now);
+    let is_needed = snapshot.standbys(&target.name).all(Container::may_run)
+        && !is_replaced(operation, target, snapshot, now);
     let is_late = now >= later(operation.deadline_at, CLEANING);
     if is_needed && snapshot.standbys(&target.name).next().is_some() {
         return (!is_late).then(|| wait(target, now));
@@ -379,20 +379,18 @@ pub(super) fn make_way(
     now: Timestamp,
 ) -> Option<Next> {
     let took = target.standby.as_ref()?.took();
-    let longest = SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds));
-    let since = target.reached.as_ref().and_then(|reached| reached.counts_from)?;
-    let is_back = is_over(since, took.min(longest), now) && listens(operation, target, snapshot, now);
+    target.reached.as_ref()?.counts_from?;
+    let is_back = has_run_for(operation, target, took, now) && listens(operation, target, snapshot, now);
     if is_back { stop_all(operation, target, snapshot, now) } else { None }
 }
 
 /// True when an instance of `target` serves and stays, as far as this can be observed after the end of an operation, or
 /// when the standby may be what keeps it from that. After a change of the pod's spec that failed, an instance from before
-/// the operation may still be replaced by its kubelet. Any other one serves once it has run for as long as the standby needed to prove that it serves.
+/// the operation may still be replaced by its kubelet. Any other one serves once it has run for as long as the standby
+/// needed to prove that it serves.
 fn is_replaced(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> bool {
-    let leaves =
-        snapshot.declared.as_ref().is_some_and(Declared::leaves) || is_deleted_by_force(operation, snapshot);
     let is_proven = matches!(operation.ending, Some(Outcome::Succeeded | Outcome::RolledBack(_)));
-    if leaves || is_proven || !target.touched {
+    if leaves(operation, snapshot) || is_proven || !target.touched {
         return true;
     }
     let Some(standby) = &target.standby else { return true };
@@ -411,33 +409,25 @@ fn is_replaced(operation: &Operation, target: &Target, snapshot: &Snapshot, now:
 }
 
 fn stop_all(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
-    snapshot.standbys(&target.name).find_map(|container| {
-        let own = operation.made(container);
-        stop(operation, target, container, !own, now)
-    })
+    snapshot.standbys(&target.name).find_map(|container| stop(operation, target, container, now))
 }
 
 /// Stops and removes a standby; `None` if that was given up. A standby serves, so it gets its preStop handler and its
 /// whole grace period.
-fn stop(
-    operation: &Operation,
-    target: &Target,
-    container: &Container,
-    is_foreign: bool,
-    now: Timestamp,
-) -> Option<Next> {
-    if !matches!(container.state, State::Running | State::Unknown) {
-        return operation.can_remove(&container.id).then(|| Next::Do(remove(container, Leftover::Standby)));
-    }
+fn stop(operation: &Operation, target: &Target, container: &Container, now: Timestamp) -> Option<Next> {
     if !operation.can_remove(&container.id) {
         return None;
     }
-    let begun = target.standby.as_ref().and_then(|standby| standby.stopped_at).filter(|_| !is_foreign);
+    if !container.may_run() {
+        return Some(Next::Do(remove(container, Leftover::Standby)));
+    }
+    let is_own = operation.made(container);
+    let begun = target.standby.as_ref().and_then(|standby| standby.stopped_at).filter(|_| is_own);
     let spent = begun.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
     let grace_seconds = container.grace.as_secs().saturating_sub(spent).max(LEAST_STOP_SECONDS);
     let pre_stop = container.has_pre_stop && begun.is_none();
     let (container, id) = (target.name.clone(), container.id.clone());
-    Some(Next::Do(Effect::StopStandby { container, id, grace_seconds, pre_stop, is_own: !is_foreign }))
+    Some(Next::Do(Effect::StopStandby { container, id, grace_seconds, pre_stop, is_own }))
 }
 
 /// Effects that stop the standbys of a pod that its kubelet terminates. The kubelet gives them no grace period.
@@ -458,8 +448,9 @@ fn wait(target: &Target, now: Timestamp) -> Next {
     Next::Wait(Waiting { until: later(now, REQUEUE), on })
 }
 
-fn refused(target: &Target, message: String) -> Failure {
-    Failure::NotStartedBeside { container: target.name.clone(), message }
+fn fail(operation: &Operation, target: &Target, message: String) -> Next {
+    let failure = Failure::NotStartedBeside { container: target.name.clone(), message };
+    Next::Note(Note::End(operation.failed(failure)))
 }
 
 fn gone() -> String {

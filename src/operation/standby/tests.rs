@@ -149,7 +149,7 @@ fn an_image_that_fails_later_is_rolled_back_while_the_standby_serves() {
         let now = bench.now;
         let is_new = |container: &&mut Container| {
             let old_enough = |at: Timestamp| now >= later(at, SignedDuration::from_millis(100));
-            let is_instance = !container.fence && !container.standby && container.state == State::Running;
+            let is_instance = container.is_instance() && container.state == State::Running;
             container.image_id == "sha:v2" && is_instance && container.started_at.is_some_and(old_enough)
         };
         for new in bench.snapshot.containers.iter_mut().filter(is_new) {
@@ -272,7 +272,7 @@ fn a_standby_of_an_image_that_failed_stops_before_the_old_image_is_verified() {
     let outcome = loop {
         let now = bench.now;
         let is_new = |container: &&mut Container| {
-            let is_instance = !container.fence && !container.standby && container.state == State::Running;
+            let is_instance = container.is_instance() && container.state == State::Running;
             container.image_id == "sha:v2" && is_instance
         };
         for new in bench.snapshot.containers.iter_mut().filter(is_new) {
@@ -366,7 +366,7 @@ fn a_standby_stays_while_the_new_instance_does_not_listen() {
             .snapshot
             .containers
             .iter()
-            .any(|container| !container.fence && !container.standby && container.image_id == "sha:v2");
+            .any(|container| container.is_instance() && container.image_id == "sha:v2");
         bench.deaf_instance = new.then(|| "sha:v2".to_owned());
         if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
             break outcome;

@@ -17,7 +17,6 @@ impl World {
         effect: &Effect,
     ) -> Result<EffectOutput, EffectError> {
         self.check_effect(operation, effect);
-        let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         let to_api = matches!(effect.verb(), Verb::Respec | Verb::Gate);
         let takes = match effect.verb() {
             Verb::Stop | Verb::PreStop | Verb::StopStandby => {
@@ -40,12 +39,12 @@ impl World {
         }
         self.advance(self.now + ms(takes));
         let result = match fault {
-            _ if away => effect_error(Class::Away),
-            0 => effect_error(Class::Refused),
-            1 | 2 => effect_error(Class::Away),
+            _ if away => refused(Class::Away),
+            0 => refused(Class::Refused),
+            1 | 2 => refused(Class::Away),
             3 => {
                 let _ = self.apply(effect);
-                effect_error(Class::Away)
+                refused(Class::Away)
             }
             _ => self.apply(effect),
         };
@@ -94,33 +93,28 @@ impl World {
     }
 
     pub(super) fn apply(&mut self, effect: &Effect) -> Result<EffectOutput, EffectError> {
-        let effect_error = |class| Err(EffectError { class, message: format!("{class:?}") });
         match effect {
-            Effect::Pull { .. } if self.scenario.new_image == Image::CannotBePulled => {
-                effect_error(Class::Final)
-            }
+            Effect::Pull { .. } if self.scenario.new_image == Image::CannotBePulled => refused(Class::Final),
             Effect::Pull { image, .. } => Ok(EffectOutput::Image(ImageChoice {
                 reference: image.clone(),
                 id: image_id(image).into(),
                 spec_hash: None,
             })),
             Effect::PreStop { .. } => Ok(EffectOutput::Nothing),
-            Effect::Respec { .. } | Effect::Gate { .. } if self.sandbox.is_none() => {
-                effect_error(Class::Gone)
-            }
+            Effect::Respec { .. } | Effect::Gate { .. } if self.sandbox.is_none() => refused(Class::Gone),
             Effect::Respec { container, from, to } => self.respec(container, from, to),
             Effect::Gate { gate } => {
                 self.cycle(*gate);
                 Ok(EffectOutput::Nothing)
             }
             Effect::Fence { by_process: true, .. } if self.sabotage.fences_do_not_run => {
-                effect_error(Class::Final)
+                refused(Class::Final)
             }
             Effect::Fence { container, source, attempt, image, .. }
             | Effect::Create { container, source, attempt, image, .. } => {
                 let fence = effect.verb() == Verb::Fence;
                 let by_process = matches!(effect, Effect::Fence { by_process: true, .. });
-                let Some(source) = self.instance(source).cloned() else { return effect_error(Class::Gone) };
+                let Some(source) = self.instance(source).cloned() else { return refused(Class::Gone) };
                 let (reference, id) = image
                     .as_ref()
                     .map_or((&source.image, &source.image_id), |image| (&image.reference, &image.id));
@@ -129,12 +123,12 @@ impl World {
                     instance.name == *container && instance.attempt == *attempt && !instance.standby
                 };
                 if self.instances.iter().any(taken) && (fence || self.reserved(container, *attempt)) {
-                    return effect_error(Class::NameTaken);
+                    return refused(Class::NameTaken);
                 }
                 if self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready)
                     || (self.image(id) == Image::CannotBeCreated && !by_process)
                 {
-                    return effect_error(Class::Refused);
+                    return refused(Class::Refused);
                 }
                 self.felt |= !fence;
                 self.helped |= !fence && image.as_ref().is_some_and(|image| image.spec_hash.is_some());
@@ -158,26 +152,26 @@ impl World {
             }
             Effect::StopStandby { id, .. } => {
                 if self.instance(id).is_none() {
-                    return effect_error(Class::Gone);
+                    return refused(Class::Gone);
                 }
                 self.exit(id, 143);
                 Ok(EffectOutput::Nothing)
             }
             Effect::Stop { id, .. } => {
                 if self.instance(id).is_none() {
-                    return effect_error(Class::Gone);
+                    return refused(Class::Gone);
                 }
                 self.felt = true;
                 self.exit(id, 143);
                 Ok(EffectOutput::Nothing)
             }
             Effect::Start { id, .. } => match self.instance(id).map(|instance| instance.state) {
-                None => effect_error(Class::Gone),
+                None => refused(Class::Gone),
                 Some(State::Created) => {
                     self.felt = true;
-                    if self.start(id) { Ok(EffectOutput::Nothing) } else { effect_error(Class::Refused) }
+                    if self.start(id) { Ok(EffectOutput::Nothing) } else { refused(Class::Refused) }
                 }
-                Some(_) => effect_error(Class::Refused),
+                Some(_) => refused(Class::Refused),
             },
             Effect::Remove { id, .. } => {
                 let foreign =

@@ -185,9 +185,7 @@ impl World {
     /// Observes the runtime. True when the change is a reason to act; a container that is only created is not.
     fn look(&mut self) -> bool {
         let states = |instances: &[Instance]| -> Vec<_> {
-            let seen = |instance: &&Instance| {
-                !instance.fence && !instance.standby && instance.state != State::Created
-            };
+            let seen = |instance: &&Instance| instance.is_instance() && instance.state != State::Created;
             instances.iter().filter(seen).map(|instance| (instance.id.clone(), instance.state)).collect()
         };
         let before = states(&self.kubelet.cache);
@@ -221,7 +219,7 @@ impl World {
                 .kubelet
                 .cache
                 .iter()
-                .filter(|instance| !instance.fence && !instance.standby && instance.name == name)
+                .filter(|instance| instance.is_instance() && instance.name == name)
                 .collect();
             let newest = instances.iter().max_by_key(|instance| (instance.created_at, instance.attempt));
             let ended = |instance: &&&Instance| instance.state == State::Exited;
@@ -355,11 +353,8 @@ impl World {
     }
 
     fn report(&self, name: &str) -> Reported {
-        let instances = self
-            .kubelet
-            .cache
-            .iter()
-            .filter(|instance| !instance.fence && !instance.standby && instance.name == name);
+        let instances =
+            self.kubelet.cache.iter().filter(|instance| instance.is_instance() && instance.name == name);
         let Some(newest) = instances.max_by_key(|instance| (instance.created_at, instance.attempt)) else {
             return self.api.reported[index_of(name)].clone();
         };

@@ -223,7 +223,7 @@ impl World {
     /// The running instances of `name`.
     pub(super) fn running(&self, name: &str) -> Vec<&Instance> {
         let runs = |instance: &&Instance| {
-            !instance.fence && !instance.standby && instance.name == name && instance.state == State::Running
+            instance.is_instance() && instance.name == name && instance.state == State::Running
         };
         self.instances.iter().filter(runs).collect()
     }
