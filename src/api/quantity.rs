@@ -20,6 +20,12 @@ impl Quantity {
         }
     }
 
+    /// The quantity in whole units, such as bytes. A part of a unit is rounded up; more than the type can hold is the
+    /// largest value.
+    pub fn bytes(self) -> u64 {
+        u64::try_from(self.0.div_ceil(10_u128.pow(9))).unwrap_or(u64::MAX)
+    }
+
     /// True for a quantity of nothing.
     pub fn is_zero(self) -> bool {
         self.0 == 0

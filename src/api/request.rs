@@ -84,6 +84,20 @@ pub struct HookRef {
     /// Values for the template's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<HookArg>,
+    /// When a `preHook` runs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub phase: PreHookPhase,
+}
+
+/// When a `preHook` runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PreHookPhase {
+    /// Before anything is started or stopped.
+    #[default]
+    Start,
+    /// With the order `StartFirst`: once the standby can serve, and before the container is stopped. Commands of the hook for
+    /// that container run in the standby.
+    Handover,
 }
 
 /// An argument of a hook.
@@ -211,6 +225,14 @@ impl Request {
         (self.drain == Drain::Confirmed).then_some("drain")
     }
 
+    /// The names of the containers that are arguments of the `preHook` (`ModifiedContainer[i]`): those that get another image,
+    /// and at the handover all that are replaced.
+    pub fn modified_for_pre_hook(&self) -> Vec<String> {
+        let is_handover = self.pre_hook.as_ref().is_some_and(|hook| hook.phase == PreHookPhase::Handover);
+        let modified = self.containers.iter().filter(|target| is_handover || target.image.is_some());
+        modified.map(|target| target.name.clone()).collect()
+    }
+
     /// Seconds that all new containers together must stay up: `minReadySeconds` once, or with `eachReady` once per container.
     pub fn seconds_to_prove(&self) -> u64 {
         let turns = if self.each_ready { self.containers.len().max(1) as u64 } else { 1 };
@@ -287,6 +309,14 @@ impl Request {
                 let problem = format!("`{}` is not the name of a HookTemplate", hook.template_name);
                 return Err(value(&format!("{field}.templateName"), problem));
             }
+        }
+        let is_handover =
+            |hook: &Option<HookRef>| hook.as_ref().is_some_and(|hook| hook.phase == PreHookPhase::Handover);
+        if is_handover(&self.post_hook) {
+            return Err(value("postHook.phase", "only a preHook has the phase Handover".to_owned()));
+        }
+        if is_handover(&self.pre_hook) && self.order != Order::StartFirst {
+            return Err(value("preHook.phase", "Handover requires the order StartFirst".to_owned()));
         }
         Ok(())
     }

@@ -108,6 +108,8 @@ pub enum Step {
     PreHook,
     /// Start a standby for each container and check that it can serve.
     Standby,
+    /// Run the hook that must pass once the standby can serve.
+    Handover,
     /// Close the readiness gate and wait for the grace period.
     Drain,
     /// Replace the containers one by one.

@@ -66,7 +66,13 @@ impl Pod {
         let annotations: usize = annotations.map(|(key, value)| key.len() + value.len()).sum();
         let of_container = |container: &DeclaredContainer| {
             let devices: usize = container.devices.iter().map(String::len).sum();
-            size_of::<DeclaredContainer>() + container.image.len() + container.image_id.len() + devices
+            let probe = container.readiness.iter().flat_map(|probe| probe.command.iter());
+            let probe: usize = probe.map(|word| size_of::<String>() + word.len()).sum();
+            size_of::<DeclaredContainer>()
+                + container.image.len()
+                + container.image_id.len()
+                + devices
+                + probe
         };
         let containers: usize = self.declared.containers.iter().map(of_container).sum();
         let secrets: usize = self.pull_secrets.iter().map(String::len).sum();

@@ -82,7 +82,7 @@ impl Duty for Orphans {
     /// The pod that the arguments name, if any, is looked up by name: the controller has no runtime that could
     /// check the uid.
     fn place(&self, run: &Summary) -> Result<Place, String> {
-        Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap_or_default(), pod: None })
+        Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap_or_default(), ..Place::default() })
     }
 
     async fn changed(&mut self) {

@@ -127,6 +127,13 @@ impl Client {
         Ok(call!(self.runtime.list_containers, "ListContainers", ASK, request)?.containers)
     }
 
+    /// What the containers of a sandbox use now.
+    pub async fn container_stats(&self, sandbox: &str) -> Result<Vec<v1::ContainerStats>, Error> {
+        let filter = v1::ContainerStatsFilter { pod_sandbox_id: sandbox.to_owned(), ..Default::default() };
+        let request = v1::ListContainerStatsRequest { filter: Some(filter) };
+        Ok(call!(self.runtime.list_container_stats, "ListContainerStats", ASK, request)?.stats)
+    }
+
     /// A container; `None` if it does not exist: it may disappear after it was listed. `verbose` adds its
     /// configuration.
     pub async fn container(&self, id: &str, verbose: bool) -> Maybe<v1::ContainerStatusResponse> {

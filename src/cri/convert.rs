@@ -33,6 +33,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
             absent: false,
             serving: None,
             listeners: None,
+            probed: None,
         });
     };
     let mut containers = Vec::with_capacity(listed.len());
@@ -59,7 +60,15 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
         }
     }
     let sandbox = Some(sandbox(newest, &asked.pod));
-    Ok(Snapshot { sandbox, containers, declared: None, absent: false, serving: None, listeners: None })
+    Ok(Snapshot {
+        sandbox,
+        containers,
+        declared: None,
+        absent: false,
+        serving: None,
+        listeners: None,
+        probed: None,
+    })
 }
 
 /// The pods of this name, newest first: after a pod is recreated, there are two for a while.

@@ -9,6 +9,8 @@ pub struct Place {
     pub namespace: String,
     /// The pod; `None` for a hook without a pod.
     pub pod: Option<HookPod>,
+    /// The containers whose commands run in their standbys.
+    pub standbys: Vec<String>,
 }
 
 impl Place {

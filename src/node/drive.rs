@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +24,7 @@ use crate::node::lost_time::LostTime;
 use crate::node::reread::Reread;
 use crate::node::standby;
 use crate::operation::effect::{Effect, EffectError, Verb};
-use crate::operation::next::{Next, next, unseen};
+use crate::operation::next::{Next, Waiting, next, unseen};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::report;
@@ -36,6 +37,10 @@ use crate::process::{clock, fault};
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), LONGEST_PAUSE);
 /// The longest pause before the next observation.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The maximum number of notes that follow from one observation: a few for each of at most 64 containers.
+const MAX_NOTES: u32 = 1000;
+/// The pause after more notes than that.
+const NO_DECISION_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 
 /// Minimum time limit of an effect, even after the deadline: cleanup may still be necessary.
 pub(super) const LEAST_LIMIT: Duration = Duration::from_secs(5);
@@ -114,7 +119,8 @@ pub(super) async fn drive(
         let mut snapshot = match seen {
             Ok(snapshot) => {
                 let listeners = standby::listeners(node, &operation, &snapshot).await;
-                Snapshot { serving: listen(node, &operation, &mut slices), listeners, ..snapshot }
+                let probed = standby::probed(node, &operation, &snapshot).await;
+                Snapshot { serving: listen(node, &operation, &mut slices), listeners, probed, ..snapshot }
             }
             Err(why) => {
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
@@ -329,7 +335,8 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
 }
 
 /// Applies every note, and returns the first other decision. Returns `None` if a decision
-/// rests on cached data about the pod that must be `confirmed` first.
+/// rests on cached data about the pod that must be `confirmed` first. Notes without end, which would stop the whole agent,
+/// are an error of this program: the operation then waits for its next observation.
 fn settle(
     operation: &mut Operation,
     snapshot: &Snapshot,
@@ -340,7 +347,7 @@ fn settle(
         Some(_) => note.needs_confirmation(),
         None => snapshot.absent && matches!(note, Note::End(_)),
     };
-    loop {
+    for _ in 0..MAX_NOTES {
         match next(operation, snapshot, clock::now()) {
             Next::Note(note) if !confirmed && is_doubted(&note) => return None,
             Next::Note(note) => {
@@ -353,6 +360,9 @@ fn settle(
             other => return Some(other),
         }
     }
+    tracing::error!(pod = %operation.pod, step = %operation.step, "internal error: no decision; please report this");
+    let until = clock::now().saturating_add(NO_DECISION_PAUSE).unwrap_or(operation.deadline_at);
+    Some(Next::Wait(Waiting { until, on: "an internal error of the agent: see its log".to_owned() }))
 }
 
 /// What the execution of an effect needs.

@@ -121,7 +121,7 @@ impl HookSession {
             reported: Instant::now(),
         };
         // Publish the hooks that an earlier process has started, so that their HookRuns are cleaned up at the end.
-        for moment in [Moment::Before, Moment::After] {
+        for moment in Moment::ALL {
             if let Some(hook) = operation.hook(moment).filter(|hook| hook.status.started_at.is_some()) {
                 hook_session.publish(operation, hook);
             }
@@ -146,7 +146,11 @@ impl HookSession {
         let (sender, status) = watch::channel(hook.status.clone());
         let (name, uid) = (operation.pod.name.clone(), operation.pod.uid.clone());
         let pod = HookPod { name, uid, origin: self.origin };
-        let place = Place { namespace: operation.pod.namespace.clone(), pod: Some(pod) };
+        let mut place =
+            Place { namespace: operation.pod.namespace.clone(), pod: Some(pod), standbys: Vec::new() };
+        if hook.moment == Moment::Handover {
+            place.standbys = operation.targets.iter().map(|target| target.name.clone()).collect();
+        }
         let mut task = JoinSet::new();
         let run = Box::pin(run(hooks, hook.clone(), place, sender));
         task.spawn(self.journal.note_panics(&operation.pod, &operation.request.id, run));
@@ -192,7 +196,7 @@ impl HookSession {
     /// Removes the HookRuns of the ended operation; those of failed hooks stay.
     pub(super) fn close(mut self, operation: &Operation, outcome: &Outcome) {
         self.under_way = None;
-        for moment in [Moment::Before, Moment::After] {
+        for moment in Moment::ALL {
             let Some(hook) = operation.hook(moment) else { continue };
             for mirror in self.mirrors.iter().filter(|mirror| mirror.is_of(hook)) {
                 match hook.verdict() {

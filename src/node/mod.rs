@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
-use crate::api::request::Request;
+use crate::api::request::{Order, Request};
 use crate::api::status::{Phase, Status};
 use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
@@ -42,6 +42,7 @@ mod journal_writer;
 pub mod launch;
 pub mod lock;
 mod lost_time;
+mod memory;
 pub mod permit;
 mod pre_stop;
 pub mod prefetch;
@@ -356,7 +357,13 @@ impl Node {
         }
         let hashes = self.load(pod).await?.hashes;
         let hooks = self.named_hooks(request, &snapshot).await?;
-        Ok(Situation { snapshot, runtime, sources, hashes, hooks, now: clock::now() })
+        let memory = match &snapshot.sandbox {
+            Some(sandbox) if request.order == Order::StartFirst => {
+                memory::observe(&self.client, &sandbox.id).await
+            }
+            _ => None,
+        };
+        Ok(Situation { snapshot, runtime, sources, hashes, hooks, memory, now: clock::now() })
     }
 
     /// Reads the running container `name`, or the last one of that name, as the source of a clone.

@@ -5,16 +5,17 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
+use tonic::{Code, Status};
 
 use crate::cri::client::Client;
 use crate::node::Node;
 use crate::node::execute::EffectExecutor;
 use crate::node::files;
 use crate::operation::effect::{EffectError, EffectOutput, ImageChoice};
-use crate::operation::snapshot::{Listeners, Snapshot};
-use crate::operation::standby::counts_sockets;
+use crate::operation::snapshot::{Listeners, Probed, Snapshot};
+use crate::operation::standby::{counts_sockets, due_probe};
 use crate::operation::state::Operation;
-use crate::process::sockets;
+use crate::process::{clock, sockets};
 
 /// The program in the image of a fence, and its subcommand that counts sockets.
 const COUNT: [&str; 2] = ["/inplace", "sockets"];
@@ -38,6 +39,27 @@ pub(super) async fn listeners(node: &Node, operation: &Operation, snapshot: &Sna
         }
     };
     sockets::parse(&String::from_utf8_lossy(&answer.stdout))
+}
+
+/// Runs the readiness probe in the standby, if it is due: why it failed. The output of the command is not shown, because it
+/// may be confidential.
+pub(super) async fn probed(node: &Node, operation: &Operation, snapshot: &Snapshot) -> Option<Probed> {
+    let (standby, probe) = due_probe(operation, snapshot, clock::now())?;
+    let command = probe.command.to_vec();
+    let answer = node.client.exec(&standby.id, command, probe.timeout).await;
+    let result = match answer {
+        Ok(answer) if answer.exit_code == 0 => Ok(()),
+        Ok(answer) => Err(format!("the command exited with {}", answer.exit_code)),
+        Err(error) if error.source.as_ref().map(Status::code) == Some(Code::DeadlineExceeded) => {
+            Err(format!("the command did not end within {} s", probe.timeout.as_secs()))
+        }
+        Err(error) if error.class.is_away() => return None,
+        Err(error) => {
+            tracing::debug!(pod = %operation.pod, class = ?error.class, "the readiness probe cannot be run");
+            Err("the runtime could not run the command".to_owned())
+        }
+    };
+    Some(Probed { at: clock::now(), result })
 }
 
 impl EffectExecutor {

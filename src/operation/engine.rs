@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::pod_ref::PodRef;
 use crate::api::request::RequestedEngine;
 use crate::api::status::{Engine, Incarnation};
+use crate::operation::memory::Memory;
 use crate::operation::preflight::{Refusal, Runtime, Source};
 use crate::operation::snapshot::{
     Container, DeclaredContainer, Owner, PullPolicy, RestartPolicy, Snapshot, State,
@@ -71,6 +72,8 @@ pub(super) struct Facts<'a> {
     /// The requested image; `None` for a restart.
     pub(super) image: Option<&'a str>,
     pub(super) source: Option<&'a Source>,
+    /// The memory that is in use.
+    pub(super) memory: Option<&'a Memory>,
     /// The hashes that the kubelet wrote on it earlier, by the image in the spec at that time.
     pub(super) hashes: Option<&'a BTreeMap<String, String>>,
     pub(super) now: Timestamp,
@@ -207,8 +210,12 @@ fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Decides whether a standby may run beside the container.
-pub(super) fn start_first(facts: &Facts<'_>, containers: usize, engine: Engine) -> Result<(), Refusal> {
+/// Decides whether a standby may run beside the container. Returns what is known about the memory for both.
+pub(super) fn start_first(
+    facts: &Facts<'_>,
+    containers: usize,
+    engine: Engine,
+) -> Result<Option<String>, Refusal> {
     let not = |why: String| {
         Err(Refusal::CannotStartFirst { pod: facts.pod(), name: facts.container.name.clone(), why })
     };
@@ -240,7 +247,12 @@ pub(super) fn start_first(facts: &Facts<'_>, containers: usize, engine: Engine) 
     if !declared.devices.is_empty() {
         return not(format!("it uses {}, which no second container can use", declared.devices.join(", ")));
     }
-    Ok(())
+    let limit = facts.snapshot.declared.as_ref().and_then(|declared| declared.memory_limit);
+    match facts.memory.map(|memory| memory.room(&facts.container.name, limit)) {
+        Some(Err(why)) => not(why),
+        Some(Ok(room)) => Ok(Some(room)),
+        None => Ok(None),
+    }
 }
 
 /// Decides whether the image in the pod's spec may be changed, so that the kubelet replaces the container.

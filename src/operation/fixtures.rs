@@ -13,12 +13,12 @@ use crate::operation::next::{Next, next};
 use crate::operation::outcome::Outcome;
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{Admitted, Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
-use crate::operation::snapshot::Listeners;
 use crate::operation::snapshot::{
-    Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, RestartPolicy, Sandbox, Snapshot, State,
+    Container, Declared, DeclaredContainer, Gate, Listeners, Owner, Probed, PullPolicy, RestartPolicy,
+    Sandbox, Snapshot, State,
 };
 use crate::operation::spec_hash;
-use crate::operation::standby::counts_sockets;
+use crate::operation::standby::{counts_sockets, due_probe};
 use crate::operation::state::Operation;
 
 /// The time so many milliseconds after the start of the test.
@@ -65,6 +65,7 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
         absent: false,
         serving: None,
         listeners: None,
+        probed: None,
     }
 }
 
@@ -89,6 +90,7 @@ pub(super) fn pod_in_cluster() -> Snapshot {
         has_restart_rules: false,
         has_post_start: false,
         is_probed: true,
+        readiness: None,
         liveness: None,
         has_startup_probe: false,
         devices: Vec::new(),
@@ -109,6 +111,7 @@ pub(super) fn pod_in_cluster() -> Snapshot {
         gate,
         unready_since: None,
         has_pull_secrets: false,
+        memory_limit: None,
         containers: containers.into(),
     });
     snapshot
@@ -159,6 +162,7 @@ pub(super) fn situation(snapshot: Snapshot) -> Situation {
         runtime: Runtime { name: "containerd".into(), version: "2.1.9".into() },
         hashes: Hashes::new(),
         hooks: Hooks::default(),
+        memory: None,
         now: at(0),
         sources: ["app", "side"].map(|name| (name.to_owned(), source())).into(),
     }
@@ -195,6 +199,10 @@ pub(super) struct Bench {
     pub(super) deaf_instance: Option<String>,
     /// True when a standby never listens.
     pub(super) deaf_standby: bool,
+    /// So many milliseconds after its start, the readiness probe of a standby passes.
+    pub(super) passes_after: i64,
+    /// The times at which that probe was run, since the start of the standby.
+    pub(super) probed_at: Vec<SignedDuration>,
     /// The simulated kubelet.
     pub(super) kubelet: Kubelet,
     /// The function by which that kubelet computes its hashes, from name and image.
@@ -223,6 +231,8 @@ impl Bench {
             listens_after: None,
             deaf_instance: None,
             deaf_standby: false,
+            passes_after: 0,
+            probed_at: Vec::new(),
             kubelet,
             hash,
         }
@@ -244,6 +254,19 @@ impl Bench {
         panic!("no end: {:?}, {:?}", self.operation, self.log);
     }
 
+    /// Asserts that the notes that follow from one observation come to an end: the node applies all of them before it
+    /// observes the pod again.
+    fn assert_notes_end(&self) {
+        let mut operation = self.operation.clone();
+        for _ in 0..100 {
+            match next(&operation, &self.snapshot, self.now) {
+                Next::Note(note) => operation.note(note),
+                _ => return,
+            }
+        }
+        panic!("notes without end: {:?}", next(&operation, &self.snapshot, self.now));
+    }
+
     /// One decision and its execution.
     pub(super) fn step(
         &mut self,
@@ -252,6 +275,8 @@ impl Bench {
         self.let_die();
         self.let_kubelet();
         self.count_sockets();
+        self.run_probe();
+        self.assert_notes_end();
         match next(&self.operation, &self.snapshot, self.now) {
             Next::Note(note) => self.operation.note(note),
             Next::Wait(waiting) => self.now = waiting.until,
@@ -292,6 +317,18 @@ impl Bench {
                 .into_iter()
                 .filter(|(_, count)| *count > 0)
                 .collect()
+        });
+    }
+
+    fn run_probe(&mut self) {
+        let due = due_probe(&self.operation, &self.snapshot, self.now);
+        let started = due.and_then(|(standby, _)| standby.started_at);
+        self.snapshot.probed = started.map(|started| {
+            let age = self.now.duration_since(started);
+            self.probed_at.push(age);
+            let has_passed = age.as_millis() >= i128::from(self.passes_after);
+            let result = if has_passed { Ok(()) } else { Err("the command exited with 1".into()) };
+            Probed { at: self.now, result }
         });
     }
 

@@ -27,15 +27,21 @@ const MAX_REPORTED: usize = 3;
 pub enum Moment {
     /// Before anything is touched.
     Before,
+    /// Once a standby can serve, before anything is touched.
+    Handover,
     /// After the new containers have met their requirements.
     After,
 }
 
 impl Moment {
+    /// All moments in their order.
+    pub const ALL: [Self; 3] = [Self::Before, Self::Handover, Self::After];
+
     /// The step in which the hook runs.
     pub fn step(self) -> Step {
         match self {
             Self::Before => Step::PreHook,
+            Self::Handover => Step::Handover,
             Self::After => Step::PostHook,
         }
     }
@@ -163,7 +169,7 @@ fn progress(metric: &Metric, result: Option<&MetricResult>) -> String {
 /// `pre-inplace-hook-web-0-1a2b3c4d-drain`: unique for one request on one pod, and short enough for an object's name.
 fn run_name(moment: Moment, pod: &str, id: &str, template: &str) -> String {
     let when = match moment {
-        Moment::Before => "pre",
+        Moment::Before | Moment::Handover => "pre",
         Moment::After => "post",
     };
     // The hash covers the full names, so two names with the same beginning stay distinct.
@@ -196,7 +202,7 @@ pub(super) fn pass(operation: &Operation, moment: Moment, now: Timestamp) -> Pas
         None if operation.step != moment.step() => Passage::Next(Next::Note(Note::Step(moment.step()))),
         None => {
             let limit = match moment {
-                Moment::Before => operation.touch_until(),
+                Moment::Before | Moment::Handover => operation.touch_until(),
                 Moment::After => operation.forward_until(),
             };
             let again = later(now, REQUEUE);
@@ -209,10 +215,11 @@ pub(super) fn pass(operation: &Operation, moment: Moment, now: Timestamp) -> Pas
 impl Operation {
     /// The hook of that moment.
     pub fn hook(&self, moment: Moment) -> Option<&Hook> {
-        match moment {
-            Moment::Before => self.pre_hook.as_ref(),
+        let hook = match moment {
+            Moment::Before | Moment::Handover => self.pre_hook.as_ref(),
             Moment::After => self.post_hook.as_ref(),
-        }
+        };
+        hook.filter(|hook| hook.moment == moment)
     }
 
     /// The hook that must run now. The operation waits for no other hook.
@@ -220,7 +227,7 @@ impl Operation {
         if self.rollback_cause.is_some() || self.ending.is_some() || self.outcome.is_some() {
             return None;
         }
-        let moment = [Moment::Before, Moment::After].into_iter().find(|moment| self.step == moment.step())?;
+        let moment = Moment::ALL.into_iter().find(|moment| self.step == moment.step())?;
         let hook = self.hook(moment)?;
         hook.verdict().is_none().then_some(hook)
     }
@@ -231,7 +238,7 @@ impl Operation {
             return;
         }
         let hook = match moment {
-            Moment::Before => &mut self.pre_hook,
+            Moment::Before | Moment::Handover => &mut self.pre_hook,
             Moment::After => &mut self.post_hook,
         };
         if let Some(hook) = hook {

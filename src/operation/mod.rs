@@ -17,6 +17,7 @@ pub mod fence;
 mod fixtures;
 pub mod hook;
 pub mod last_failure;
+pub mod memory;
 mod moved;
 pub mod next;
 pub mod note;

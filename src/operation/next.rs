@@ -128,6 +128,13 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     {
         return next;
     }
+    if !operation.touched() {
+        match pass(operation, Moment::Handover, now) {
+            Passage::Open => {}
+            Passage::Next(next) => return next,
+            Passage::Closed(failure) => return fail(operation, failure),
+        }
+    }
     if !operation.touched()
         && let Some(next) = close(operation, snapshot, now)
     {

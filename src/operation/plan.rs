@@ -13,8 +13,9 @@ use crate::api::request::{Order, Request};
 use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::engine::{Choice, LONGEST_BACK_OFF};
 use crate::operation::hook::{Hook, Moment};
+use crate::operation::memory;
 use crate::operation::preflight::{Admitted, AdmittedTarget};
-use crate::operation::snapshot::{Container, DeclaredContainer, Owner, PullPolicy, RestartPolicy};
+use crate::operation::snapshot::{Container, Declared, DeclaredContainer, Owner, PullPolicy, RestartPolicy};
 use crate::operation::state::{Operation, Target};
 
 /// What will be done, and how.
@@ -129,7 +130,7 @@ impl Plan {
                     container.into_iter().flat_map(|container| warnings_in_cluster(container, &target)),
                 );
                 if request.order == Order::StartFirst {
-                    warnings.push(beside(&target.container.name));
+                    warnings.push(beside(&target.container.name, declared.as_ref(), target.room.as_deref()));
                 }
                 if target.shares_termination_log && target.choice.engine == Engine::Recreate {
                     warnings.push(shared_termination_log(&target.container.name));
@@ -157,6 +158,7 @@ impl Plan {
             swaps.then_some(Step::Pull),
             has(Moment::Before).then_some(Step::PreHook),
             (request.order == Order::StartFirst).then_some(Step::Standby),
+            has(Moment::Handover).then_some(Step::Handover),
             drains.then_some(Step::Drain),
             Some(Step::Swap),
             Some(Step::Verify),
@@ -185,7 +187,7 @@ impl Plan {
         operation.step = self.steps.first().copied().unwrap_or(operation.step);
         for PlannedHook { hook, .. } in self.hooks {
             match hook.moment {
-                Moment::Before => operation.pre_hook = Some(hook),
+                Moment::Before | Moment::Handover => operation.pre_hook = Some(hook),
                 Moment::After => operation.post_hook = Some(hook),
             }
         }
@@ -212,10 +214,18 @@ fn in_cluster(action: Action, owner: Owner) -> (Engine, &'static str) {
     }
 }
 
-fn beside(container: &str) -> String {
+/// What a standby means for the pod. A readiness probe that runs a command is run in the standby as well.
+fn beside(name: &str, declared: Option<&Declared>, room: Option<&str>) -> String {
+    let limit = declared.and_then(|declared| declared.memory_limit);
+    let declared = declared.and_then(|declared| declared.container(name));
+    let probe = if declared.is_some_and(|declared| declared.readiness.is_some()) {
+        "its readiness probe must pass in the second one"
+    } else {
+        "a probe over the network may reach either, so that the listening sockets are counted instead"
+    };
+    let room = room.map(str::to_owned).unwrap_or_else(|| memory::unobserved(limit));
     format!(
-        "{container}: a second one runs beside it and takes a share of its connections as soon as it listens; both count \
-         against the memory of the pod, and a probe over the network may reach either"
+        "{name}: a second one runs beside it and takes a share of its connections as soon as it listens; {probe}; {room}"
     )
 }
 

@@ -9,10 +9,11 @@ use jiff::Timestamp;
 
 use crate::api::hook_run::HookRunSpec;
 use crate::api::pod_ref::PodRef;
-use crate::api::request::{InvalidRequest, Order, Request, RequestedEngine};
+use crate::api::request::{InvalidRequest, Order, PreHookPhase, Request, RequestedEngine};
 use crate::api::status::Incarnation;
 use crate::operation::engine::{Choice, Facts, choose, start_first};
 use crate::operation::hook::{Hook, Moment};
+use crate::operation::memory::Memory;
 use crate::operation::snapshot::{Container, Declared, Gate, Owner, Sandbox, Snapshot, State};
 use crate::operation::standby;
 use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
@@ -37,6 +38,8 @@ pub struct Situation {
     pub hashes: Hashes,
     /// The resolved hooks of the request.
     pub hooks: Hooks,
+    /// The memory that is in use; `None` if it was not observed.
+    pub memory: Option<Memory>,
     /// The current time.
     pub now: Timestamp,
 }
@@ -364,6 +367,8 @@ pub(super) struct AdmittedTarget {
     pub(super) next_attempt: u32,
     pub(super) choice: Choice,
     pub(super) shares_termination_log: bool,
+    /// The memory that is in use, and that a second container needs; `None` if that is unknown.
+    pub(super) room: Option<String>,
 }
 
 impl Admitted {
@@ -407,12 +412,15 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             image: target.image.as_deref(),
             source: situation.sources.get(&target.name),
             hashes: situation.hashes.get(&target.name),
+            memory: situation.memory.as_ref(),
             now: situation.now,
         };
         let choice = choose(request.engine, &facts)?;
-        if request.order == Order::StartFirst {
-            start_first(&facts, request.containers.len(), choice.engine)?;
-        }
+        let room = if request.order == Order::StartFirst {
+            start_first(&facts, request.containers.len(), choice.engine)?
+        } else {
+            None
+        };
         targets.push(AdmittedTarget {
             from: choice.before(container),
             choice,
@@ -420,13 +428,18 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             image: target.image.clone(),
             next_attempt: next_attempt(snapshot, &target.name),
             shares_termination_log: facts.source.is_some_and(|source| source.shares_termination_log),
+            room,
         });
     }
     let graces = targets.iter().map(|target| target.container.grace.as_secs());
     // A standby has the grace period of its container.
     let standbys = graces.clone().filter(|_| request.order == Order::StartFirst);
     let stops = stopping_seconds(graces.chain(standbys));
-    let proves = if request.order == Order::StartFirst { standby::seconds_to_prove(&request) } else { 0 };
+    let proves = if request.order == Order::StartFirst {
+        standby::seconds_to_prove(&request, snapshot.declared.as_ref())
+    } else {
+        0
+    };
     let waits = u64::from(request.grace_period_seconds) + request.seconds_to_prove() + proves;
     let there = stops.saturating_add(waits + SPARE_SECONDS);
     // The time that `Operation::forward_until` reserves for a rollback must be available in addition.
@@ -449,8 +462,12 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
 
 /// The hooks that the request names, ready to run.
 fn hooks(request: &Request, pod: &PodRef, known: &Hooks) -> Result<Vec<Hook>, Refusal> {
+    let pre = match request.pre_hook.as_ref().map(|hook| hook.phase).unwrap_or_default() {
+        PreHookPhase::Start => Moment::Before,
+        PreHookPhase::Handover => Moment::Handover,
+    };
     let both = [
-        ("preHook", Moment::Before, &request.pre_hook, &known.pre),
+        ("preHook", pre, &request.pre_hook, &known.pre),
         ("postHook", Moment::After, &request.post_hook, &known.post),
     ];
     let mut hooks = Vec::new();

@@ -4,6 +4,8 @@
 //! decides nothing.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -28,6 +30,8 @@ pub struct Snapshot {
     pub serving: Option<Vec<String>>,
     /// How many sockets listen on each TCP port in the pod's network namespace; `None` when it was not observed.
     pub listeners: Option<Listeners>,
+    /// The readiness probe that was run in a standby for this snapshot; `None` when none was run.
+    pub probed: Option<Probed>,
 }
 
 /// The number of listening sockets by TCP port. Sockets that share a port (`SO_REUSEPORT`) count each.
@@ -94,6 +98,8 @@ pub struct Declared {
     pub unready_since: Option<Timestamp>,
     /// True when the pod names secrets for pulling images.
     pub has_pull_secrets: bool,
+    /// The memory limit of the pod's cgroup in bytes; `None` when its kubelet sets none.
+    pub memory_limit: Option<u64>,
     /// The containers that can be replaced: the regular ones and native sidecars (init containers that keep running).
     pub containers: Vec<DeclaredContainer>,
 }
@@ -141,6 +147,9 @@ pub struct DeclaredContainer {
     pub has_post_start: bool,
     /// True when a probe determines Ready. A container without a probe is Ready as soon as it runs.
     pub is_probed: bool,
+    /// The readiness probe, if it runs a command in the container. Probes over the network cannot tell the containers of
+    /// a pod apart.
+    pub readiness: Option<ExecProbe>,
     /// The liveness probe. The kubelet keeps running it while the container is stopped.
     pub liveness: Option<Liveness>,
     /// True when the container has a startup probe, whose failure makes the kubelet end the container.
@@ -163,6 +172,36 @@ pub struct DeclaredContainer {
     pub restarts: u32,
     /// The image ID that the kubelet reports.
     pub image_id: String,
+}
+
+/// A readiness probe that runs a command in its container (`readinessProbe.exec`).
+#[derive(Clone, PartialEq, Eq)]
+pub struct ExecProbe {
+    /// The program and its arguments, which may be confidential.
+    pub command: Arc<[String]>,
+    /// How long after the start of the container it is first run.
+    pub initial_delay: Duration,
+    /// The interval between two runs.
+    pub period: Duration,
+    /// How long the command may take.
+    pub timeout: Duration,
+    /// How often in a row it must pass.
+    pub success_threshold: u32,
+}
+
+/// The result of a readiness probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// When it ended.
+    pub at: Timestamp,
+    /// Why it failed.
+    pub result: Result<(), String>,
+}
+
+impl fmt::Debug for ExecProbe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecProbe").field("period", &self.period).finish_non_exhaustive()
+    }
 }
 
 /// What a liveness probe does to a container that is stopping (`livenessProbe`).

@@ -12,10 +12,12 @@
 //!
 //! Nothing here executes an effect.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::api::request::{Order, Request};
+use crate::api::request::{ContainerRequest, Order, Request};
 use crate::api::status::Step;
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
@@ -23,7 +25,7 @@ use crate::operation::end::CLEANING;
 use crate::operation::next::leaves;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::snapshot::{Container, Listeners, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, ExecProbe, Listeners, Probed, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Target, is_over, later};
 
 /// The minimum time that a standby is observed, even when `minReadySeconds` asks for less: a process that cannot share a
@@ -68,12 +70,27 @@ pub struct Standby {
     /// The sockets on shared ports that the standby added.
     #[serde(default)]
     pub added: Listeners,
+    /// The last run of its readiness probe, if that is a command.
+    #[serde(default)]
+    pub probe: Option<Probe>,
     /// When it had proved that it can serve.
     #[serde(default)]
     pub proven_at: Option<Timestamp>,
     /// When its stop was begun. Its preStop handler is never begun twice.
     #[serde(default)]
     pub stopped_at: Option<Timestamp>,
+}
+
+/// The last run of a readiness probe in a standby.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    /// When it ended.
+    pub at: Timestamp,
+    /// How often in a row it has passed.
+    pub passed: u32,
+    /// Why it failed; empty if it passed.
+    #[serde(default)]
+    pub failure: String,
 }
 
 /// A change to the recorded state of a standby.
@@ -83,13 +100,21 @@ pub enum Change {
     Counted(Listeners, Timestamp),
     /// The sockets that listen before it is created, and the container beside which it is created.
     Before(Listeners, String),
+    /// Its readiness probe was run.
+    Probed(Probed),
     /// It can serve, and has added these sockets.
     Proven(Listeners, Timestamp),
 }
 
-/// How many seconds of the deadline the proof of `request` needs at least.
-pub(super) fn seconds_to_prove(request: &Request) -> u64 {
-    u64::from(request.min_ready_seconds).max(SILENT.as_secs().unsigned_abs())
+/// How many seconds of the deadline the proof of `request` needs at least, with the readiness probes of its containers.
+pub(super) fn seconds_to_prove(request: &Request, declared: Option<&Declared>) -> u64 {
+    let probe = |target: &ContainerRequest| {
+        let probe = declared?.container(&target.name)?.readiness.as_ref()?;
+        let repeats = probe.period.saturating_mul(probe.success_threshold.saturating_sub(1));
+        Some(probe.initial_delay.saturating_add(repeats).as_secs())
+    };
+    let probes = request.containers.iter().filter_map(probe).max().unwrap_or_default();
+    u64::from(request.min_ready_seconds).max(SILENT.as_secs().unsigned_abs()).max(probes)
 }
 
 impl Standby {
@@ -121,6 +146,11 @@ impl Standby {
         match change {
             Change::Counted(listeners, at) => (self.counted, self.counted_at) = (Some(listeners), Some(at)),
             Change::Before(listeners, beside) => (self.before, self.beside) = (Some(listeners), beside),
+            Change::Probed(Probed { at, result }) => {
+                let before = self.probe.as_ref().map_or(0, |probe| probe.passed);
+                let passed = if result.is_ok() { before.saturating_add(1) } else { 0 };
+                self.probe = Some(Probe { at, passed, failure: result.err().unwrap_or_default() });
+            }
             Change::Proven(added, at) => (self.added, self.proven_at) = (added, Some(at)),
         }
     }
@@ -192,7 +222,14 @@ fn proven(
     };
     let Some(own) = own else { return create(operation, target).map(Some) };
     match own.state {
-        State::Running => observe(operation, target, standby, (own, before), listeners, now),
+        State::Running => {
+            let is_new = |probed: &&Probed| standby.probe.as_ref().is_none_or(|last| last.at != probed.at);
+            if let Some(probed) = snapshot.probed.as_ref().filter(is_new) {
+                return Ok(Some(change(target, Change::Probed(probed.clone()))));
+            }
+            let probe = readiness(target, snapshot);
+            observe(operation, target, standby, (own, before), (listeners, probe), now)
+        }
         State::Created if is_over(own.created_at, START, now) && operation.can_remove(&own.id) => {
             Ok(Some(Next::Do(remove(own, Leftover::Standby))))
         }
@@ -247,7 +284,7 @@ fn observe(
     target: &Target,
     standby: &Standby,
     (own, before): (&Container, &Listeners),
-    listeners: &Listeners,
+    (listeners, probe): (&Listeners, Option<&ExecProbe>),
     now: Timestamp,
 ) -> Result<Option<Next>, String> {
     let started_at = own.started_at.unwrap_or(own.created_at);
@@ -265,15 +302,52 @@ fn observe(
     }
     // A port that the container declares and does not use is not waited for.
     let silent = own.ports.iter().find(|port| before.contains_key(port) && !added.contains_key(port));
-    let Some(port) = silent else { return Ok(Some(change(target, Change::Proven(added, now)))) };
     let seconds = operation.request.ready_timeout_seconds;
-    if is_over(started_at, SignedDuration::from_secs(i64::from(seconds)), now) {
-        return Err(format!(
+    let unmet = match (silent, probe.filter(|probe| !has_passed(standby, probe))) {
+        (Some(port), _) => format!(
             "it does not listen on port {port} beside the running container within {seconds} s; both have to share the port \
              (SO_REUSEPORT)"
-        ));
+        ),
+        (None, Some(_)) => {
+            let failure = standby.probe.as_ref().map_or("it was not run", |probe| probe.failure.as_str());
+            format!("its readiness probe does not pass within {seconds} s: {failure}")
+        }
+        (None, None) => return Ok(Some(change(target, Change::Proven(added, now)))),
+    };
+    if is_over(started_at, SignedDuration::from_secs(i64::from(seconds)), now) {
+        return Err(unmet);
     }
     Ok(Some(wait(target, now)))
+}
+
+/// The readiness probe of the container, if it can tell a standby and the container apart.
+fn readiness<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a ExecProbe> {
+    snapshot.declared.as_ref()?.container(&target.name)?.readiness.as_ref()
+}
+
+fn has_passed(standby: &Standby, probe: &ExecProbe) -> bool {
+    standby.probe.as_ref().is_some_and(|last| last.passed >= probe.success_threshold)
+}
+
+/// The standby in which its readiness probe is due, and that probe.
+pub fn due_probe<'a>(
+    operation: &Operation,
+    snapshot: &'a Snapshot,
+    now: Timestamp,
+) -> Option<(&'a Container, &'a ExecProbe)> {
+    if operation.touched() || operation.ending.is_some() || operation.withdrawn.is_some() {
+        return None;
+    }
+    operation.targets.iter().find_map(|target| {
+        let standby = target.standby.as_ref().filter(|standby| standby.proven_at.is_none())?;
+        let probe = readiness(target, snapshot).filter(|probe| !has_passed(standby, probe))?;
+        let own = snapshot.standbys(&target.name).find(|container| operation.made(container))?;
+        let signed = |time: Duration| SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
+        let started_at = own.started_at.filter(|_| own.state == State::Running)?;
+        let is_due = is_over(started_at, signed(probe.initial_delay).max(SETTLES), now)
+            && standby.probe.as_ref().is_none_or(|last| is_over(last.at, signed(probe.period), now));
+        is_due.then_some((own, probe))
+    })
 }
 
 /// The next step until the same sockets were counted twice, some time apart: a process opens and closes its sockets one

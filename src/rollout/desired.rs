@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::api::in_place_rollout::{
     InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, PodTerms, RolloutContainer, RolloutPhase,
 };
-use crate::api::request::{ContainerRequest, HookArg, HookRef, Request};
+use crate::api::request::{ContainerRequest, HookArg, HookRef, PreHookPhase, Request};
 use crate::api::workload::WorkloadHook;
 use crate::podtask::selector;
 
@@ -150,5 +150,5 @@ fn hook(hook: &WorkloadHook) -> HookRef {
         .args
         .iter()
         .filter_map(|arg| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? }));
-    HookRef { template_name: hook.template_name.clone(), args: given.collect() }
+    HookRef { template_name: hook.template_name.clone(), args: given.collect(), phase: PreHookPhase::Start }
 }

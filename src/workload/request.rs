@@ -2,7 +2,7 @@
 //! hook. Writes nothing.
 
 use crate::api::pod_template::PodTemplate;
-use crate::api::request::{ContainerRequest, DEADLINE_SECONDS, HookRef, Request};
+use crate::api::request::{ContainerRequest, DEADLINE_SECONDS, HookRef, PreHookPhase, Request};
 use crate::api::workload::ContainerOrder;
 use crate::podtask::foreign::ForeignUpdate;
 use crate::podtask::pod::Pod;
@@ -65,11 +65,11 @@ pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<Con
         request.deadline_seconds = request.grace_period_seconds + DEADLINE_SECONDS;
     }
     prove(&mut request, spec);
-    request.post_hook = spec
-        .hooks
-        .post_inplace
-        .as_ref()
-        .map(|hook| HookRef { template_name: hook.template_name.clone(), args: hooks::given(hook) });
+    request.post_hook = spec.hooks.post_inplace.as_ref().map(|hook| HookRef {
+        template_name: hook.template_name.clone(),
+        args: hooks::given(hook),
+        phase: PreHookPhase::Start,
+    });
     request
 }
 

@@ -3,6 +3,8 @@
 
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the log")]
 
+mod proof;
+
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},

@@ -49,7 +49,7 @@ pub(crate) fn measure(
 
 fn place(pod: &Pod<'_>) -> Place {
     let subject = HookPod { name: pod.name.clone(), uid: pod.uid.clone(), origin: Origin::Unknown };
-    Place { namespace: "default".to_owned(), pod: Some(subject) }
+    Place { namespace: "default".to_owned(), pod: Some(subject), ..Place::default() }
 }
 
 /// Runs a command in a container of the pod.

@@ -111,7 +111,7 @@ impl Duty for OwnNode {
             ));
         }
         let (origin, PodRef { name, uid, .. }) = (pod.origin(), pod.reference());
-        Ok(Place { namespace, pod: Some(HookPod { name, uid, origin }) })
+        Ok(Place { namespace, pod: Some(HookPod { name, uid, origin }), ..Place::default() })
     }
 
     async fn changed(&mut self) {

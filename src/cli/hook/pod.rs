@@ -82,5 +82,6 @@ pub(super) async fn on_node(
 }
 
 fn place(namespace: &str, name: &str, uid: String, origin: Origin) -> Place {
-    Place { namespace: namespace.to_owned(), pod: Some(HookPod { name: name.to_owned(), uid, origin }) }
+    let pod = Some(HookPod { name: name.to_owned(), uid, origin });
+    Place { namespace: namespace.to_owned(), pod, ..Place::default() }
 }

@@ -138,7 +138,8 @@ async fn context(about: AboutArgs) -> Result<Context, Failed> {
     };
     let named = kubeconfig.is_some() || context.is_some();
     if pod.is_none() && !named {
-        let place = Place { namespace: namespace.unwrap_or_else(|| "default".to_owned()), pod: None };
+        let place =
+            Place { namespace: namespace.unwrap_or_else(|| "default".to_owned()), ..Place::default() };
         return Ok(Context { runtime, server: None, place, injected: None });
     }
     if let (Some(client), Some(name), false) = (&runtime, &pod, named) {
@@ -153,7 +154,7 @@ async fn context(about: AboutArgs) -> Result<Context, Failed> {
             let (place, injected) = pod::in_cluster(&client, &namespace, name).await?;
             (place, Some(injected))
         }
-        None => (Place { namespace, pod: None }, None),
+        None => (Place { namespace, ..Place::default() }, None),
     };
     Ok(Context { runtime, server: Some(Server::new(client)), place, injected })
 }

@@ -99,6 +99,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         absent: false,
         serving: None,
         listeners: None,
+        probed: None,
     };
     ObservedPod {
         situation: Situation {
@@ -107,6 +108,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
             sources,
             hashes: Hashes::new(),
             hooks: Hooks::default(),
+            memory: None,
             now,
         },
         unseen,

@@ -3,7 +3,8 @@
 use clap::{Args, ValueEnum};
 
 use crate::api::request::{
-    ContainerRequest, Drain, HookRef, InvalidRequest, OnFailure, Order, Request, RequestedEngine,
+    ContainerRequest, Drain, HookRef, InvalidRequest, OnFailure, Order, PreHookPhase, Request,
+    RequestedEngine,
 };
 use crate::cli::cluster::Failed;
 use crate::cli::named_value::NamedValue;
@@ -23,6 +24,9 @@ pub(super) struct RequestFlags {
     /// Hook (the name of its HookTemplate) that must pass while the pod still takes traffic
     #[arg(long, value_name = "NAME")]
     pre_hook: Option<String>,
+    /// Hook (the name of its HookTemplate) that must pass once the standby can serve (requires --order start-first)
+    #[arg(long, value_name = "NAME", conflicts_with = "pre_hook")]
+    handover_hook: Option<String>,
     /// Hook (the name of its HookTemplate) that must pass before the pod takes traffic again
     #[arg(long, value_name = "NAME")]
     post_hook: Option<String>,
@@ -99,7 +103,7 @@ enum EngineArg {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidFlags {
     /// Hook arguments without a hook.
-    #[error("--hook-arg is given, but neither --pre-hook nor --post-hook: name the hook")]
+    #[error("--hook-arg is given, but none of --pre-hook, --handover-hook and --post-hook: name the hook")]
     NoHook,
     /// The resulting request is invalid.
     #[error(transparent)]
@@ -127,6 +131,7 @@ impl RequestFlags {
             grace,
             drain,
             pre_hook,
+            handover_hook,
             post_hook,
             hook_arg,
             min_ready,
@@ -139,12 +144,15 @@ impl RequestFlags {
             id: _,
             reason,
         } = self.clone();
-        if !hook_arg.is_empty() && pre_hook.is_none() && post_hook.is_none() {
+        let is_hooked = [&pre_hook, &handover_hook, &post_hook].into_iter().any(Option::is_some);
+        if !hook_arg.is_empty() && !is_hooked {
             return Err(InvalidFlags::NoHook);
         }
         let args: Vec<_> = hook_arg.into_iter().map(|NamedValue(arg)| arg).collect();
-        let hook =
-            |name: Option<String>| name.map(|template_name| HookRef { template_name, args: args.clone() });
+        let hook = |name: Option<String>, phase: PreHookPhase| {
+            name.map(|template_name| HookRef { template_name, args: args.clone(), phase })
+        };
+        let at_handover = hook(handover_hook, PreHookPhase::Handover);
         let default = Request::new(id, targets);
         let or = |given: Option<Seconds>, default: u32| given.map_or(default, |Seconds(seconds)| seconds);
         let request = Request {
@@ -153,8 +161,8 @@ impl RequestFlags {
                 None | Some(DrainArg::Fixed) => Drain::Fixed,
                 Some(DrainArg::Confirmed) => Drain::Confirmed,
             },
-            pre_hook: hook(pre_hook),
-            post_hook: hook(post_hook),
+            pre_hook: hook(pre_hook, PreHookPhase::Start).or(at_handover),
+            post_hook: hook(post_hook, PreHookPhase::Start),
             each_ready,
             min_ready_seconds: or(min_ready, default.min_ready_seconds),
             ready_timeout_seconds: or(ready_timeout, default.ready_timeout_seconds),

@@ -17,8 +17,7 @@ pub(super) async fn named(
     unseen: &mut Vec<String>,
 ) -> Hooks {
     let mut injected = injected(pod);
-    let swapped = request.containers.iter().filter(|target| target.image.is_some());
-    injected.modified = swapped.map(|target| target.name.clone()).collect();
+    injected.modified = request.modified_for_pre_hook();
     let pre = prepare(server, request.pre_hook.as_ref(), &injected, unseen).await;
     injected.modified.clear();
     let post = prepare(server, request.post_hook.as_ref(), &injected, unseen).await;
@@ -31,7 +30,7 @@ async fn prepare(
     injected: &Injected,
     unseen: &mut Vec<String>,
 ) -> Option<Result<HookRunSpec, BadHook>> {
-    let HookRef { template_name, args } = named?;
+    let HookRef { template_name, args, phase: _ } = named?;
     Some(match server.hook_template(&injected.pod_namespace, template_name).await {
         Ok(None) => Err(BadHook::Missing),
         Ok(Some(template)) => check::for_agent(&template.spec, args, injected)

@@ -12,8 +12,11 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::api::annotation;
+use crate::api::quantity::Quantity;
 use crate::cluster::pod::Place;
-use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Liveness, PullPolicy, RestartPolicy};
+use crate::operation::snapshot::{
+    Declared, DeclaredContainer, ExecProbe, Gate, Liveness, PullPolicy, RestartPolicy,
+};
 
 /// The prefixes of the annotations that are cached.
 const CACHED_PREFIXES: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
@@ -62,6 +65,10 @@ struct Spec {
     containers: Vec<Container>,
     #[serde(deserialize_with = "or_default")]
     volumes: Vec<Volume>,
+    #[serde(deserialize_with = "or_default")]
+    resources: Resources,
+    #[serde(deserialize_with = "or_default")]
+    overhead: Limits,
 }
 
 #[derive(Deserialize)]
@@ -88,7 +95,7 @@ struct Container {
     restart_policy_rules: Vec<IgnoredAny>,
     #[serde(default, deserialize_with = "or_default")]
     lifecycle: Lifecycle,
-    readiness_probe: Option<IgnoredAny>,
+    readiness_probe: Option<ReadinessProbe>,
     startup_probe: Option<IgnoredAny>,
     liveness_probe: Option<LivenessProbe>,
     #[serde(default, deserialize_with = "or_default")]
@@ -110,16 +117,36 @@ struct LivenessProbe {
     termination_grace_period_seconds: Option<u32>,
 }
 
+/// The API server fills in the numbers, except for `initialDelaySeconds` of 0.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReadinessProbe {
+    exec: Option<ExecAction>,
+    initial_delay_seconds: Option<u32>,
+    period_seconds: Option<u32>,
+    timeout_seconds: Option<u32>,
+    success_threshold: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct ExecAction {
+    #[serde(default, deserialize_with = "or_default")]
+    command: Vec<String>,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Resources {
     #[serde(deserialize_with = "or_default")]
-    limits: Devices,
+    limits: Limits,
 }
 
-/// The names of extended resources. The limit of an extended resource equals its request.
+/// The memory limit in bytes, and the names of extended resources, whose limits equal their requests.
 #[derive(Default)]
-struct Devices(Vec<String>);
+struct Limits {
+    memory: Option<u64>,
+    devices: Vec<String>,
+}
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -232,7 +259,7 @@ struct Terminated {
 impl From<Pod> for super::Pod {
     fn from(pod: Pod) -> Self {
         let Pod { metadata, spec, status } = pod;
-        let gate = gate(&spec, &status);
+        let (gate, memory_limit) = (gate(&spec, &status), memory_limit(&spec));
         let pull_secrets: Vec<_> = spec
             .image_pull_secrets
             .into_iter()
@@ -273,6 +300,7 @@ impl From<Pod> for super::Pod {
                 gate,
                 unready_since: unready_since(&status),
                 has_pull_secrets: !pull_secrets.is_empty(),
+                memory_limit,
                 containers,
             },
             pull_secrets,
@@ -356,9 +384,10 @@ fn declare(
         has_restart_rules: !container.restart_policy_rules.is_empty(),
         has_post_start: container.lifecycle.post_start.is_some(),
         is_probed: container.readiness_probe.is_some() || container.startup_probe.is_some(),
+        readiness: container.readiness_probe.as_ref().and_then(ReadinessProbe::read),
         liveness: container.liveness_probe.as_ref().map(LivenessProbe::read),
         has_startup_probe: container.startup_probe.is_some(),
-        devices: container.resources.limits.0.clone(),
+        devices: container.resources.limits.devices.clone(),
         env_from_objects: !container.env_from.is_empty() || container.env.iter().any(Env::follows_an_object),
         sub_path_of_objects: container.volume_mounts.iter().any(|mount| {
             mount.is_partial()
@@ -389,6 +418,40 @@ impl ContainerStatus {
             && !has_started(&self.state)
             && !has_started(&self.last_state)
     }
+}
+
+impl ReadinessProbe {
+    fn read(&self) -> Option<ExecProbe> {
+        let seconds = |given: Option<u32>, default: u32| Duration::from_secs(given.unwrap_or(default).into());
+        Some(ExecProbe {
+            command: self.exec.as_ref()?.command.clone().into(),
+            initial_delay: seconds(self.initial_delay_seconds, 0),
+            period: seconds(self.period_seconds, 10),
+            timeout: seconds(self.timeout_seconds, 1),
+            success_threshold: self.success_threshold.unwrap_or(1),
+        })
+    }
+}
+
+/// The memory limit of the pod's cgroup, as kubelets compute it (`ResourceConfigForPod` in pkg/kubelet/cm): that of the
+/// pod, or the sum of its containers if each of them has one. Init containers run one after the other, beside the native
+/// sidecars before them.
+fn memory_limit(spec: &Spec) -> Option<u64> {
+    let own = |container: &Container| container.resources.limits.memory.filter(|limit| *limit > 0);
+    let of_containers = || {
+        let (mut sidecars, mut highest) = (0_u64, 0_u64);
+        for container in &spec.init_containers {
+            let limit = own(container)?;
+            highest = highest.max(sidecars.saturating_add(limit));
+            if container.restart_policy.as_deref() == Some("Always") {
+                sidecars = sidecars.saturating_add(limit);
+            }
+        }
+        let limits = spec.containers.iter().map(own).collect::<Option<Vec<_>>>()?;
+        Some(limits.into_iter().fold(sidecars, u64::saturating_add).max(highest))
+    };
+    let limit = spec.resources.limits.memory.or_else(of_containers)?;
+    Some(limit.saturating_add(spec.overhead.memory.unwrap_or(0)))
 }
 
 impl LivenessProbe {
@@ -476,23 +539,27 @@ impl<'de> Deserialize<'de> for Annotations {
     }
 }
 
-impl<'de> Deserialize<'de> for Devices {
+impl<'de> Deserialize<'de> for Limits {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         struct Names;
         impl<'de> Visitor<'de> for Names {
-            type Value = Devices;
+            type Value = Limits;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("resources by name")
             }
 
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Devices, M::Error> {
-                let mut devices = Devices::default();
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Limits, M::Error> {
+                let mut limits = Limits::default();
                 while let Some(name) = map.next_key::<String>()? {
+                    if name == "memory" {
+                        limits.memory = Quantity::read(&map.next_value()?).map(Quantity::bytes);
+                        continue;
+                    }
                     map.next_value::<IgnoredAny>()?;
-                    devices.0.extend(Some(name).filter(|name| is_extended(name)));
+                    limits.devices.extend(Some(name).filter(|name| is_extended(name)));
                 }
-                Ok(devices)
+                Ok(limits)
             }
         }
         input.deserialize_map(Names)

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::status::Phase;
-use crate::operation::snapshot::{DeclaredContainer, Gate, Liveness, PullPolicy, RestartPolicy};
+use crate::operation::snapshot::{DeclaredContainer, ExecProbe, Gate, Liveness, PullPolicy, RestartPolicy};
 
 fn read(pod: &Value) -> Pod {
     // From text, as it is received.
@@ -95,6 +95,7 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
         has_restart_rules: false,
         has_post_start: false,
         is_probed: false,
+        readiness: None,
         liveness: None,
         has_startup_probe: false,
         devices: Vec::new(),
@@ -114,6 +115,7 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
         gate: Gate::Closed { reason: "InPlaceDrain".into() },
         unready_since: Some("2026-11-20T10:01:02Z".parse().unwrap()),
         has_pull_secrets: true,
+        memory_limit: None,
         containers: vec![
             DeclaredContainer {
                 sidecar: true,
@@ -149,6 +151,55 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
     };
     assert_eq!(pod.declared(true), expected);
     assert_eq!(pod.declared(false), Declared { current: false, ..expected });
+}
+
+#[test]
+fn a_readiness_probe_that_runs_a_command() {
+    let mut pod = today();
+    pod["spec"]["containers"][0]["readinessProbe"] = json!({ "exec": { "command": ["check", "it"] }, "initialDelaySeconds": 3, "periodSeconds": 7,
+                "timeoutSeconds": 2, "successThreshold": 4, "failureThreshold": 3 });
+    pod["spec"]["containers"][1]["readinessProbe"] =
+        json!({ "tcpSocket": { "port": 80 }, "periodSeconds": 7 });
+    let declared = read(&pod).declared(true);
+    let app = declared.container("app").unwrap();
+    let seconds = Duration::from_secs;
+    let expected = ExecProbe {
+        command: ["check".to_owned(), "it".to_owned()].into(),
+        initial_delay: seconds(3),
+        period: seconds(7),
+        timeout: seconds(2),
+        success_threshold: 4,
+    };
+    assert_eq!((app.is_probed, app.readiness.as_ref()), (true, Some(&expected)));
+    let batch = declared.container("batch").unwrap();
+    assert_eq!((batch.is_probed, batch.readiness.as_ref()), (true, None));
+}
+
+#[test]
+fn the_memory_limit_of_a_pod_is_that_of_its_cgroup() {
+    let limit = |memory: &str| json!({ "limits": { "memory": memory } });
+    let of = |change: &dyn Fn(&mut Value)| {
+        let mut pod = today();
+        for (list, index, memory) in [
+            ("initContainers", 0, "700Mi"),
+            ("initContainers", 1, "50Mi"),
+            ("containers", 0, "200Mi"),
+            ("containers", 1, "1Gi"),
+        ] {
+            pod["spec"][list][index]["resources"] = limit(memory);
+        }
+        change(&mut pod["spec"]);
+        read(&pod).declared(true).memory_limit.map(|bytes| bytes >> 20)
+    };
+    assert_eq!(of(&|_| {}), Some(1274), "containers and the native sidecar");
+    assert_eq!(of(&|spec| spec["overhead"] = json!({ "memory": "6Mi", "cpu": "1" })), Some(1280));
+    assert_eq!(of(&|spec| spec["resources"] = limit("512Mi")), Some(512), "the pod has its own");
+    let large: &dyn Fn(&mut Value) = &|spec| spec["initContainers"][0]["resources"] = limit("2000Mi");
+    assert_eq!(of(large), Some(2000), "an init container needs more");
+    for (list, index) in [("initContainers", 0), ("initContainers", 1), ("containers", 1)] {
+        let without: &dyn Fn(&mut Value) = &|spec| spec[list][index]["resources"] = json!({});
+        assert_eq!(of(without), None, "{list} {index} has no limit");
+    }
 }
 
 #[test]

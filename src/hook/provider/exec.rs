@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use crate::api::annotation::CONTAINER_NAME;
+use crate::api::annotation::{CONTAINER_NAME, STANDBY};
 use crate::api::hook_template::{Argument, Exec};
 use crate::cri::client::Client;
+use crate::cri::convert::is_standby;
 use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1::{Container, ContainerState, ExecSyncResponse};
 use crate::hook::measured::Measured;
@@ -46,7 +47,7 @@ pub(super) async fn measure(
     let Some(asked) = place.asked() else { return Err("exec: the hook has no pod".to_owned()) };
     let command: Vec<_> =
         exec.command.iter().map(|word| rendered("command", word, args)).collect::<Result<_, _>>()?;
-    let Some(id) = running(runtime, &asked, &exec.container).await? else {
+    let Some(id) = running(runtime, &asked, place, &exec.container).await? else {
         return Err(format!("exec: pod {} has no running container {}", asked.pod.name, exec.container));
     };
     let limit = seconds(exec.timeout_seconds).unwrap_or(LIMIT);
@@ -66,13 +67,23 @@ pub(super) async fn measure(
     judged(&exec.container, &answer)
 }
 
-/// The running container of this name. After a restart in place there may also be an exited one.
-async fn running(runtime: &Client, asked: &Asked, name: &str) -> Result<Option<String>, String> {
+/// The running container of this name, or its standby. After a restart in place there may also be an exited one.
+async fn running(
+    runtime: &Client,
+    asked: &Asked,
+    place: &Place,
+    name: &str,
+) -> Result<Option<String>, String> {
     let found = identity::look_up(runtime, asked).await.map_err(|error| format!("exec: {error}"))?;
     let Some((_, all)) = found.map_err(|mismatch| format!("exec: {mismatch}"))? else { return Ok(None) };
+    let in_standby = place.standbys.iter().any(|standby| standby == name);
+    let is_named = |container: &Container| {
+        let of_standby = container.labels.get(STANDBY).filter(|_| is_standby(&container.labels));
+        let label = if in_standby { of_standby } else { container.labels.get(CONTAINER_NAME) };
+        label.is_some_and(|label| label == name)
+    };
     let fits = |container: &&Container| {
-        container.labels.get(CONTAINER_NAME).is_some_and(|label| label == name)
-            && container.state == i32::from(ContainerState::ContainerRunning)
+        is_named(container) && container.state == i32::from(ContainerState::ContainerRunning)
     };
     Ok(all
         .iter()

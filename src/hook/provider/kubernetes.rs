@@ -114,7 +114,7 @@ mod tests {
 
     fn place(pod: Option<&str>) -> Place {
         let pod = pod.map(|name| HookPod { name: name.to_owned(), uid: "u".to_owned(), origin: Origin::Api });
-        Place { namespace: "shop".to_owned(), pod }
+        Place { namespace: "shop".to_owned(), pod, ..Place::default() }
     }
 
     #[test]

@@ -30,8 +30,7 @@ impl Node {
             return Ok(preflight::Hooks::default());
         }
         let mut injected = self.injected(&sandbox.pod, &sandbox.id, snapshot).await?;
-        let swapped = request.containers.iter().filter(|target| target.image.is_some());
-        injected.modified = swapped.map(|target| target.name.clone()).collect();
+        injected.modified = request.modified_for_pre_hook();
         let pre = prepare(hooks, &sandbox.pod, request.pre_hook.as_ref(), &injected).await?;
         injected.modified.clear();
         let post = prepare(hooks, &sandbox.pod, request.post_hook.as_ref(), &injected).await?;
@@ -61,7 +60,7 @@ async fn prepare(
     named: Option<&HookRef>,
     injected: &Injected,
 ) -> Result<Option<Result<HookRunSpec, BadHook>>, Error> {
-    let Some(HookRef { template_name, args }) = named else { return Ok(None) };
+    let Some(HookRef { template_name, args, phase: _ }) = named else { return Ok(None) };
     let template = hooks.templates.get(&pod.namespace, template_name).await;
     Ok(Some(match template.map_err(Error::Hook)? {
         None => Err(BadHook::Missing),

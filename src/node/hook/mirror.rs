@@ -92,7 +92,7 @@ impl Mirror {
 /// The HookRun object for `hook`. `owner` is the uid of its pod at the API server.
 pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: Option<&str>) -> HookRun {
     let kind = match hook.moment {
-        Moment::Before => annotation::PRE_INPLACE,
+        Moment::Before | Moment::Handover => annotation::PRE_INPLACE,
         Moment::After => annotation::POST_INPLACE,
     };
     let labels = [

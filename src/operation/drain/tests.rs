@@ -162,7 +162,16 @@ fn the_grace_period_counts_from_when_the_kubelet_has_taken_the_gate_in() {
     let declared = |unready_since| {
         let gate = Gate::Closed { reason: "InPlaceDrain".into() };
         let (deleting, ending, has_pull_secrets, containers) = (false, None, false, Vec::new());
-        Some(Declared { current: true, deleting, ending, gate, unready_since, has_pull_secrets, containers })
+        Some(Declared {
+            current: true,
+            deleting,
+            ending,
+            gate,
+            unready_since,
+            has_pull_secrets,
+            memory_limit: None,
+            containers,
+        })
     };
     snapshot.declared = declared(None);
     let shut = Effect::Gate { gate: GateAction::Drain };

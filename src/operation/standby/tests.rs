@@ -1,5 +1,8 @@
 //! Unit tests of `standby`: what serves at each moment, and what is left when a standby cannot run.
 
+mod handover;
+mod proof;
+
 use super::*;
 use crate::api::status::Phase;
 use crate::failure::Class;

@@ -1,12 +1,17 @@
-//! The agent is killed at each fault point of a restart and a swap with a standby, while a client never stops asking.
+//! The agent is killed at each fault point of a restart and a swap with a standby, the kubelet and containerd at those that
+//! concern them, while a client never stops asking.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    thread,
+    time::Duration,
+};
 
 use inplace::api::status::Phase;
 use serde_json::json;
 
 use crate::{
-    agent::status,
+    agent::{Agent, status},
     crash::{CrashFixture, LONG},
     pod::{Pod, is_ready},
     request::{adopted, request},
@@ -36,6 +41,28 @@ fn points() -> VecDeque<Point> {
     named.collect()
 }
 
+/// The points at which the kubelet and containerd are killed: while the standby is unproven, while it alone serves, and
+/// while both serve.
+fn shared_points() -> VecDeque<Point> {
+    let restart =
+        ["after effect Standby", "after effect Stop", "after effect Create", "before effect StopStandby"];
+    let swap =
+        ["after effect Standby", "before effect Respec", "after effect Respec", "after effect StopStandby"];
+    let named = restart.map(|name| (false, name)).into_iter().chain(swap.map(|name| (true, name)));
+    named.map(|(swaps, name)| Point { swaps, name: name.to_owned() }).collect()
+}
+
+/// The process that is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Victim {
+    Agent,
+    /// The kubelet or containerd; it is started again after the outage.
+    Other(&'static str),
+}
+
+/// The duration of an outage of the kubelet or of containerd.
+const AWAY: Duration = Duration::from_secs(2);
+
 #[test]
 fn killed_at_every_point_of_a_start_first_something_always_serves() {
     let fixture = CrashFixture::open();
@@ -45,40 +72,18 @@ fn killed_at_every_point_of_a_start_first_something_always_serves() {
         pod.wait_for(LONG, "it is Ready", is_ready);
     }
     let clients: Vec<_> = pods.iter().map(Client::of).collect();
-    let (mut left, mut missed) = (points(), HashMap::<Point, usize>::new());
-    while !left.is_empty() {
-        let round: Vec<_> = pods.iter().map_while(|pod| Some((pod, left.pop_front()?))).collect();
-        let begun: Vec<_> = round
-            .into_iter()
-            .map(|(pod, point)| {
-                let version = pod.facts().settled().running("app").version.clone();
-                let other = if version == "v1" { "v2" } else { "v1" };
-                let tag = if point.swaps { other } else { &version };
-                let image = format!("lab/app:{tag}");
-                let target = ("app", point.swaps.then_some(image.as_str()));
-                fixture.holds.set(&pod.uid, &point.name);
-                let id = pod.request(&request(pod.cluster, &[target], json!({"order": "StartFirst"})));
-                (pod, point, id, image)
-            })
-            .collect();
-        let mut held = Vec::new();
-        for (pod, point, id, _) in &begun {
-            held.push(eventually(&format!("{point:?}, or the end of {id}"), || {
-                let name = fixture.holds.held(&pod.uid);
-                let ended = pod.seen().versions.last().and_then(status);
-                let has_ended = ended.is_some_and(|status| status.id == *id && status.phase.is_terminal());
-                (name.is_some() || has_ended).then_some(name)
-            }));
-        }
-        agent.kill();
-        fixture.holds.release();
-        agent = fixture.agent();
-        for ((pod, point, id, image), held) in begun.into_iter().zip(held) {
-            let ended = pod.answer_within(LONG, &id);
-            assert_eq!(ended.phase, Phase::Succeeded, "{point:?} {held:?}: {ended:#?}");
-            let instance = adopted(pod, "app", &image);
-            assert_eq!(ended.containers[0].to.as_ref().unwrap().container_id, instance.id, "{point:?}");
-            if held.is_none() {
+    for (victim, points) in [
+        (Victim::Agent, points()),
+        (Victim::Other("kubelet"), shared_points()),
+        (Victim::Other("containerd"), shared_points()),
+    ] {
+        let (mut left, mut missed) = (points, HashMap::<Point, usize>::new());
+        while !left.is_empty() {
+            let round: Vec<_> = pods.iter().map_while(|pod| Some((pod, left.pop_front()?))).collect();
+            let held = hold(&fixture, round);
+            agent = kill(&fixture, victim, agent);
+            for operation in held {
+                let Some(point) = operation.ends(victim) else { continue };
                 let times = missed.entry(point.clone()).or_default();
                 *times += 1;
                 assert!(*times < TRIES, "never {point:?}");
@@ -91,4 +96,74 @@ fn killed_at_every_point_of_a_start_first_something_always_serves() {
     }
     drop(pods);
     fixture.close();
+}
+
+/// An operation that is stopped at its point, or that has ended without it.
+struct Held<'a> {
+    pod: &'a Pod<'a>,
+    point: Point,
+    id: String,
+    image: String,
+    name: Option<String>,
+}
+
+/// Begins an operation on each pod, and returns when each is at its point or has ended.
+fn hold<'a>(fixture: &CrashFixture, round: Vec<(&'a Pod<'a>, Point)>) -> Vec<Held<'a>> {
+    let begun = round.into_iter().map(|(pod, point)| {
+        let version = pod.facts().settled().running("app").version.clone();
+        let other = if version == "v1" { "v2" } else { "v1" };
+        let tag = if point.swaps { other } else { &version };
+        let image = format!("lab/app:{tag}");
+        let target = ("app", point.swaps.then_some(image.as_str()));
+        fixture.holds.set(&pod.uid, &point.name);
+        let id = pod.request(&request(pod.cluster, &[target], json!({"order": "StartFirst"})));
+        Held { pod, point, id, image, name: None }
+    });
+    let begun: Vec<_> = begun.collect();
+    let held = begun.into_iter().map(|operation| {
+        let Held { pod, point, id, .. } = &operation;
+        let name = eventually(&format!("{point:?}, or the end of {id}"), || {
+            let name = fixture.holds.held(&pod.uid);
+            let ended = pod.seen().versions.last().and_then(status);
+            let has_ended = ended.is_some_and(|status| status.id == *id && status.phase.is_terminal());
+            (name.is_some() || has_ended).then_some(name)
+        });
+        Held { name, ..operation }
+    });
+    held.collect()
+}
+
+/// Kills the process, and starts it again. Returns the agent that runs then.
+fn kill(fixture: &CrashFixture, victim: Victim, agent: Agent) -> Agent {
+    match victim {
+        Victim::Agent => {
+            agent.kill();
+            fixture.holds.release();
+            fixture.agent()
+        }
+        Victim::Other(process) => {
+            fixture.cluster.kill(process);
+            fixture.holds.release();
+            // Not a wait for a condition: this is the duration of the outage.
+            thread::sleep(AWAY);
+            fixture.cluster.start(process);
+            agent
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Asserts that the operation succeeds. Returns its point if it was missed.
+    fn ends(self, victim: Victim) -> Option<Point> {
+        let Self { pod, point, id, image, name } = self;
+        let ended = pod.answer_within(LONG, &id);
+        assert_eq!(ended.phase, Phase::Succeeded, "{victim:?} {point:?} {name:?}: {ended:#?}");
+        let instance = adopted(pod, "app", &image);
+        assert_eq!(
+            ended.containers[0].to.as_ref().unwrap().container_id,
+            instance.id,
+            "{victim:?} {point:?}"
+        );
+        name.is_none().then_some(point)
+    }
 }

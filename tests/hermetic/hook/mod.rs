@@ -81,5 +81,5 @@ async fn error(provider: Value) -> String {
 
 fn shop(name: &str, uid: &str) -> Place {
     let pod = HookPod { name: name.to_owned(), uid: uid.to_owned(), origin: Origin::Api };
-    Place { namespace: "shop".to_owned(), pod: Some(pod) }
+    Place { namespace: "shop".to_owned(), pod: Some(pod), ..Place::default() }
 }

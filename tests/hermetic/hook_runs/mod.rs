@@ -58,7 +58,7 @@ impl Duty for Reported {
     }
 
     fn place(&self, run: &Summary) -> Result<Place, String> {
-        Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap(), pod: None })
+        Ok(Place { namespace: kube::ResourceExt::namespace(run).unwrap(), ..Place::default() })
     }
 
     async fn changed(&mut self) {

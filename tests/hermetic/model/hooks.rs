@@ -84,6 +84,7 @@ impl Hooks {
     fn script(&self, moment: Moment) -> Option<Script> {
         match moment {
             Moment::Before => self.before,
+            Moment::Handover => None,
             Moment::After => self.after,
         }
     }

@@ -195,6 +195,7 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         sources,
         hashes: hashes(world),
         hooks: Hooks::default(),
+        memory: None,
         now: world.now,
     };
     Ok(Plan::of(admit(request, &situation)?).begin(world.now))

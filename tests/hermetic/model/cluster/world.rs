@@ -441,6 +441,7 @@ impl World {
             absent: false,
             serving: None,
             listeners: None,
+            probed: None,
         }
     }
 
@@ -469,6 +470,7 @@ impl World {
                     has_restart_rules: false,
                     has_post_start: false,
                     is_probed: true,
+                    readiness: None,
                     liveness: None,
                     has_startup_probe: self.scenario.startup_probe.is_some(),
                     devices: Vec::new(),
@@ -489,6 +491,7 @@ impl World {
             gate: api.gate.clone(),
             unready_since: self.gate_closed_at.filter(|_| api.gate != Gate::Open),
             has_pull_secrets: false,
+            memory_limit: None,
             containers: containers.collect(),
         })
     }

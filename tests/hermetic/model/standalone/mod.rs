@@ -10,7 +10,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use inplace::api::request::{ContainerRequest, HookRef, OnFailure, Request};
+use inplace::api::request::{ContainerRequest, HookRef, OnFailure, PreHookPhase, Request};
 use inplace::operation::effect::Verb;
 use inplace::operation::next::{Next, next, unseen};
 use inplace::operation::note::Note;
@@ -162,8 +162,9 @@ fn request(scenario: &Scenario) -> Request {
     }
     request.min_ready_seconds = scenario.min_ready;
     request.deadline_seconds = scenario.deadline;
-    let hook =
-        |script: Option<Script>| script.map(|_| HookRef { template_name: "gate".into(), args: Vec::new() });
+    let hook = |script: Option<Script>| {
+        script.map(|_| HookRef { template_name: "gate".into(), args: Vec::new(), phase: PreHookPhase::Start })
+    };
     (request.pre_hook, request.post_hook) = (hook(scenario.pre_hook), hook(scenario.post_hook));
     request.on_failure = if scenario.keep { OnFailure::Keep } else { OnFailure::Rollback };
     request
@@ -189,7 +190,8 @@ fn begin(request: Request, world: &mut World) -> Operation {
     }
     let runtime = Runtime { name: "containerd".into(), version: "2.1".into() };
     let hooks = Hooks { pre: Some(Ok(hooks::spec())), post: Some(Ok(hooks::spec())) };
-    let situation = Situation { snapshot, runtime, sources, hashes: BTreeMap::new(), hooks, now: epoch() };
+    let situation =
+        Situation { snapshot, runtime, sources, hashes: BTreeMap::new(), hooks, memory: None, now: epoch() };
     Plan::of(admit(request, &situation).unwrap()).begin(epoch())
 }
 

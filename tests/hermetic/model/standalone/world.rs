@@ -170,6 +170,7 @@ impl World {
             absent: false,
             serving: None,
             listeners: None,
+            probed: None,
         }
     }
 
