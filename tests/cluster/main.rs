@@ -25,6 +25,7 @@ mod engines;
 mod guard;
 mod hook_runs;
 mod hooks;
+mod hot_standby;
 mod installed;
 mod instances;
 mod kinds;

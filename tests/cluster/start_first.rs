@@ -139,7 +139,7 @@ fn ask(address: SocketAddr) -> std::io::Result<String> {
 }
 
 /// Replaces `app`, first a standby.
-fn start_first(pod: &Pod<'_>, image: Option<&str>, mut more: Value, phase: Phase) -> Status {
+pub(crate) fn start_first(pod: &Pod<'_>, image: Option<&str>, mut more: Value, phase: Phase) -> Status {
     more["order"] = json!("StartFirst");
     pod.ask(&request(pod.cluster, &[("app", image)], more), phase)
 }

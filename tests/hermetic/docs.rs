@@ -1,9 +1,10 @@
 //! The pages for people: each link leads to a file and a heading that exist, each page is reachable from the README, and the
-//! README stays short. Says nothing about what the pages say, apart from their commands and the plot.
+//! README stays short. Says nothing about what the pages say, apart from their commands, the plot and the example.
 
 mod blocks;
 mod commands;
 mod conformance;
+mod hot_standby;
 mod plot;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
 //! Tests that need only this machine: no runtime, no cluster, no network. They must not download or start
-//! anything (the manifests are rendered and packed by tools of this machine).
+//! anything (tools of this machine render and pack the manifests, and run the example of the documentation).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of it is tests: a panic is their verdict")]
 
 mod admission;

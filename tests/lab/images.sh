@@ -8,6 +8,7 @@
 # app-noentry    its entrypoint does not exist                     app-nocmd    has neither entrypoint nor command
 # app-stubborn   ignores SIGTERM                                   app-alien    is for another architecture
 # python, main, canary-hook      substitutes for the images that the published manifests of workloads name
+# python3-v1, v2 the Python of this machine, for the examples
 # OUTDIR/digests has a line "name digest" for each image.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -20,3 +21,4 @@ for program in pause serve; do
 done
 python3 -B "$here/oci.py" pause "$out" "$work/pause" >"$out/digests"
 python3 -B "$here/oci.py" apps "$out" "$(command -v busybox)" "$work/serve" >>"$out/digests"
+python3 -B "$here/oci.py" python "$out" "$(command -v busybox)" /usr/bin/python3 >>"$out/digests"

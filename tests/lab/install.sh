@@ -26,6 +26,7 @@ musl-tools                  musl-gcc
 iproute2                    ip
 util-linux                  nsenter
 python3                     python3
+python3                     /usr/bin/python3
 curl                        curl
 ca-certificates             /etc/ssl/certs/ca-certificates.crt
 etcd-server                 etcd

@@ -99,7 +99,7 @@ registry_address() { # of the registry that logs to $1
 # Prints the path of a folder with digests, pause-1.tar and registry/: from the cache, or newly created.
 cached() {
   local store=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/images key work
-  key=$(cat "$here/oci.py" "$here/images.sh" "$here/lab.sh" "$here/pause.c" "$here/serve.c" "$(command -v busybox)" | sha256sum | cut -c 1-16)
+  key=$(cat "$here/oci.py" "$here/images.sh" "$here/lab.sh" "$here/pause.c" "$here/serve.c" "$(command -v busybox)" /usr/bin/python3 | sha256sum | cut -c 1-16)
   if [ ! -d "$store/$key" ]; then
     mkdir -p "$store" 2>/dev/null && work=$(mktemp -d "$store/.new.XXXXXX" 2>/dev/null) || work=$(mktemp -d "$dir/cache.XXXXXX")
     make_cache "$work" >&2

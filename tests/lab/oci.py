@@ -1,6 +1,7 @@
 """Writes small OCI image archives, the same bytes for the same input.
 
     oci.py apps OUTDIR BUSYBOX SERVE   every app image
+    oci.py python OUTDIR BUSYBOX PYTHON   images with this machine's Python
     oci.py pause OUTDIR BINARY         the sandbox image
     oci.py big OUTDIR BUSYBOX MB       an image with a layer that does not compress
 
@@ -14,6 +15,7 @@ import json
 import os
 import platform
 import random
+import subprocess
 import sys
 import tarfile
 
@@ -31,6 +33,8 @@ trap 'kill $! 2>/dev/null; exit 0' TERM
 [ -z "$PORT" ] || httpd -p "$PORT" -h /www
 while :; do sleep 3600 & wait $!; done
 """
+# What the examples import, and `site`, which the interpreter imports itself.
+IMPORTED = "array, fcntl, mmap, os, selectors, signal, site, socket, struct, sys, time"
 
 PYTHON = b"""#!/bin/sh
 # As much of `python -m http.server PORT` as a test needs.
@@ -171,6 +175,23 @@ def published(out, ground):
     write(out, "canary-hook:test", Image([ground, served, version("test")], serve))
 
 
+def python(out, busybox, program):
+    """Writes images with a Python, of which they have as much as the examples import."""
+    loaded = f"import {IMPORTED}\nfor module in list(sys.modules.values()): print(getattr(module, '__file__', None) or '')"
+    modules = set(output(program, "-I", "-S", "-c", loaded).split())
+    libraries = {word for word in output("ldd", program, *(path for path in modules if path.endswith(".so"))).split() if word[0] == "/"}
+    libraries = {path for path in libraries if ".so" in path and not path.endswith(":")} - modules
+    files = [("usr/bin/python3", read(program), 0o755)]
+    files += [(path[1:], read(path), 0o755) for path in sorted(modules | libraries)]
+    ground, interpreter = base(busybox), layer(files)
+    for tag in ("v1", "v2"):
+        write(out, "python3:" + tag, Image([ground, interpreter, version(tag)], {"Entrypoint": ["python3"]}))
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 def big(out, busybox, megabytes):
     noise = random.Random(megabytes)
     data = b"".join(noise.randbytes(1 << 20) for _ in range(megabytes))
@@ -183,6 +204,8 @@ def main():
     os.makedirs(out, exist_ok=True)
     if what == "apps":
         apps(out, *rest)
+    elif what == "python":
+        python(out, *rest)
     elif what == "pause":
         write(out, "pause:1", Image([layer([("pause", read(rest[0]), 0o755), ("inplace", "pause", 0o777)])], {"Entrypoint": ["/pause"]}))
     elif what == "big":

@@ -1,5 +1,5 @@
 //! What several kinds of tests use: waiting, an HTTP server, a private node and the state of what runs on it, figures
-//! of a process, releases. Must not know what is tested.
+//! of a process, releases, clients of an example. Must not know what is tested.
 
 #![allow(dead_code, reason = "each kind of tests uses a part of it")]
 
@@ -10,4 +10,5 @@ pub(crate) mod lab;
 pub(crate) mod parts;
 pub(crate) mod process;
 pub(crate) mod release;
+pub(crate) mod session_clients;
 pub(crate) mod wait;
