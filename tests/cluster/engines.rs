@@ -240,11 +240,8 @@ fn a_static_pod_is_restarted_through_its_copy_and_never_swapped() {
 fn a_native_sidecar_is_a_container_like_any_other() {
     let cluster = Cluster::shared();
     Agent::shared();
-    let minor = release::minor(&block_on(cluster.client.apiserver_version()).unwrap().git_version);
-    if minor < release::SIDECARS_SINCE {
-        eprintln!(
-            "Kubernetes 1.{minor} knows no sidecars: what it calls one is an init container that has to end"
-        );
+    let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;
+    if !release::has("native sidecars", release::SIDECARS_SINCE, &version) {
         return;
     }
     let rest = "initContainers: [{name: side, image: lab/app:v1, restartPolicy: Always}]";

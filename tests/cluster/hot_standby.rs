@@ -50,7 +50,7 @@ fn the_example_keeps_its_sessions_and_their_connections() {
     for (image, tag, engine) in
         [(None, "v1", Engine::Recreate), (Some("lab/python3:v2"), "v2", Engine::Respec)]
     {
-        let status = start_first(&pod, image, json!({}), Phase::Succeeded);
+        let status = start_first(&pod, ("app", image), json!({}), Phase::Succeeded);
         assert_eq!(status.containers[0].engine, engine);
         assert_eq!(adopted(&pod, "app", &format!("lab/python3:{tag}")).version, tag);
     }

@@ -22,9 +22,10 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::Agent,
-    cluster::Cluster,
+    cluster::{Cluster, block_on},
     pod::{Pod, is_ready},
     request::{adopted, request},
+    support::release::{self, SIDECARS_SINCE},
     support::wait::eventually,
     traffic::now,
 };
@@ -49,6 +50,21 @@ containers:
   image: lab/app:v1
   command: [serve, '8080', alone]
   ports: [{containerPort: 8080}]
+";
+
+/// A native sidecar that serves, beside a container that uses no port.
+const SIDECAR: &str = "
+terminationGracePeriodSeconds: 5
+securityContext: {sysctls: [{name: net.ipv4.tcp_migrate_req, value: '1'}]}
+initContainers:
+- name: side
+  image: lab/app:v1
+  command: [serve, '8080']
+  restartPolicy: Always
+  ports: [{containerPort: 8080}]
+  readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 30}
+containers:
+- {name: app, image: lab/app:v1}
 ";
 
 /// How many requests are sent at the same time.
@@ -138,10 +154,15 @@ fn ask(address: SocketAddr) -> std::io::Result<String> {
     body.map(|body| body.trim().to_owned()).ok_or_else(|| std::io::Error::other(format!("answer {text:?}")))
 }
 
-/// Replaces `app`, first a standby.
-pub(crate) fn start_first(pod: &Pod<'_>, image: Option<&str>, mut more: Value, phase: Phase) -> Status {
+/// Replaces a container, first a standby.
+pub(crate) fn start_first(
+    pod: &Pod<'_>,
+    target: (&str, Option<&str>),
+    mut more: Value,
+    phase: Phase,
+) -> Status {
     more["order"] = json!("StartFirst");
-    pod.ask(&request(pod.cluster, &[("app", image)], more), phase)
+    pod.ask(&request(pod.cluster, &[target], more), phase)
 }
 
 #[test]
@@ -153,7 +174,7 @@ fn a_client_that_never_stops_asking_notices_neither_a_restart_nor_a_swap() {
         [None, Some("lab/app:v2"), None, Some("lab/app:v1"), Some("lab/app:v2")].into_iter().enumerate()
     {
         let before = pod.facts().settled().running("app").clone();
-        let status = start_first(&pod, image, json!({}), Phase::Succeeded);
+        let status = start_first(&pod, ("app", image), json!({}), Phase::Succeeded);
         assert_eq!(
             status.containers[0].engine,
             if image.is_some() { Engine::Respec } else { Engine::Recreate }
@@ -175,7 +196,7 @@ fn what_cannot_run_beside_the_old_one_is_not_felt() {
     let client = Client::of(&pod);
     let before = pod.facts().settled();
     for image in [None, Some("lab/app:v2"), Some("lab/app:crash")] {
-        let status = start_first(&pod, image, json!({}), Phase::Failed);
+        let status = start_first(&pod, ("app", image), json!({}), Phase::Failed);
         assert_eq!(
             (status.reason.as_str(), status.step),
             ("NotStartedBeside", Some(Step::Standby)),
@@ -190,4 +211,38 @@ fn what_cannot_run_beside_the_old_one_is_not_felt() {
     }
     assert!(pod.seen().versions.iter().skip_while(|version| !is_ready(version)).all(is_ready));
     client.was_always_served("no standby");
+}
+
+#[test]
+fn a_native_sidecar_and_the_container_beside_it_are_replaced_one_after_the_other() {
+    let cluster = Cluster::shared();
+    let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;
+    if !release::has("native sidecars", SIDECARS_SINCE, &version) {
+        return;
+    }
+    Agent::shared();
+    let pod = Pod::run(cluster, "sidecar", SIDECAR);
+    let client = Client::of(&pod);
+    for (name, other, image) in [
+        ("side", "app", None),
+        ("side", "app", Some("lab/app:v2")),
+        ("side", "app", None),
+        ("app", "side", None),
+        ("app", "side", Some("lab/app:v2")),
+        ("side", "app", Some("lab/app:v1")),
+    ] {
+        let before = pod.facts().settled();
+        let status = start_first(&pod, (name, image), json!({}), Phase::Succeeded);
+        let engine = if image.is_some() { Engine::Respec } else { Engine::Recreate };
+        assert_eq!(status.containers[0].engine, engine, "{name} {image:?}");
+        let after = pod.facts().settled();
+        assert_ne!(after.running(name).id, before.running(name).id, "{name} {image:?}");
+        assert_eq!(after.running(other), before.running(other), "{name} {image:?}");
+        let tag =
+            image.map_or(before.running(name).version.as_str(), |image| image.rsplit_once(':').unwrap().1);
+        assert_eq!(after.running(name).version, tag, "{name} {image:?}");
+        client.awaits(&after.running("side").version);
+        adopted(&pod, name, &format!("lab/app:{tag}"));
+    }
+    client.was_always_served("a native sidecar and the container beside it");
 }

@@ -1,5 +1,7 @@
 //! Releases of Kubernetes 1.
 
+use std::io::Write;
+
 /// The first minor release with `ValidatingAdmissionPolicy`.
 pub(crate) const POLICY_SINCE: u32 = 30;
 /// The first minor release whose kubelet runs native sidecars.
@@ -12,4 +14,23 @@ pub(crate) fn minor(version: &str) -> u32 {
         .nth(1)
         .and_then(|minor| minor.parse().ok())
         .unwrap_or_else(|| panic!("no release: {version}"))
+}
+
+/// Whether the cluster's `version` has something that exists since a minor release. If not, the caller's test does not
+/// exercise it, and that is printed, also when the test passes.
+pub(crate) fn has(what: &str, since: u32, version: &str) -> bool {
+    let has = minor(version) >= since;
+    if !has {
+        not_exercised(what, since, version);
+    }
+    has
+}
+
+/// Prints that a test does not exercise something that exists since a minor release.
+pub(crate) fn not_exercised(what: &str, since: u32, version: &str) {
+    let reported = format!(
+        "\nNOT EXERCISED: {what}: they need Kubernetes 1.{since}, this is {version}: give newer ones in KUBE_BIN\n"
+    );
+    // The test framework shows what `eprintln!` prints only of a test that fails.
+    std::io::stderr().write_all(reported.as_bytes()).unwrap();
 }

@@ -3,7 +3,6 @@
 //! The policies need Kubernetes 1.30. With older binaries the tests assert that the policy API does not exist,
 //! and print that; the hermetic tests evaluate the same cases against the expressions themselves.
 
-use std::io::Write;
 use std::path::Path;
 
 use inplace::api::hook_run::HookRun;
@@ -252,10 +251,7 @@ async fn without_policies(server: &ApiServer) -> Option<String> {
 }
 
 fn not_exercised(version: &str) {
-    let reported = format!(
-        "\nNOT EXERCISED: the admission policies need Kubernetes 1.{POLICY_SINCE}, this is {version}: give newer ones in KUBE_BIN\n"
-    );
-    std::io::stderr().write_all(reported.as_bytes()).unwrap();
+    release::not_exercised("the admission policies", POLICY_SINCE, version);
 }
 
 async fn note(pods: &Api<Pod>, pod: &str, text: &str) -> Result<(), Error> {

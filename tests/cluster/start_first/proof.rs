@@ -58,7 +58,7 @@ fn a_standby_passes_its_probe_and_the_hook_before_anything_is_touched() {
     let pod = Pod::run(Cluster::shared(), "proven", PROBED);
     template(pod.cluster);
     let client = Client::of(&pod);
-    start_first(&pod, Some("lab/app:v2"), handover(), Phase::Succeeded);
+    start_first(&pod, ("app", Some("lab/app:v2")), handover(), Phase::Succeeded);
     client.awaits("v2");
     adopted(&pod, "app", "lab/app:v2");
     let before = pod.facts().settled();
@@ -66,7 +66,7 @@ fn a_standby_passes_its_probe_and_the_hook_before_anything_is_touched() {
         ("lab/app:v1", handover(), Step::Handover, "hook runs-v2"),
         ("lab/app:v3", json!({"readyTimeoutSeconds": 5}), Step::Standby, "its readiness probe does not pass"),
     ] {
-        let status = start_first(&pod, Some(image), more, Phase::Failed);
+        let status = start_first(&pod, ("app", Some(image)), more, Phase::Failed);
         assert_eq!((status.reason.as_str(), status.step), ("NotStartedBeside", Some(step)), "{status:#?}");
         assert!(status.message.contains(said), "{}", status.message);
         assert!(status.message.ends_with("The running containers were not touched"), "{}", status.message);
@@ -80,7 +80,7 @@ fn two_that_do_not_fit_into_the_memory_of_the_pod_are_refused() {
     Agent::shared();
     let pod = Pod::run(Cluster::shared(), "large", LARGE);
     let before = pod.facts().settled();
-    let status = start_first(&pod, None, json!({}), Phase::Refused);
+    let status = start_first(&pod, ("app", None), json!({}), Phase::Refused);
     assert_eq!(status.reason, "CannotStartFirst", "{status:#?}");
     assert!(status.message.contains("of its memory limit of 72 MiB"), "{}", status.message);
     assert_eq!(pod.facts(), before);
