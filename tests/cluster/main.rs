@@ -47,6 +47,7 @@ mod rollout;
 mod scale2000;
 mod seeds;
 mod smoke;
+mod standby;
 mod start_first;
 #[path = "../support/mod.rs"]
 mod support;

@@ -130,7 +130,7 @@ fn is_refused(object: &Object) -> bool {
 }
 
 /// Waits until the kubelet has collected once more: it removes the logs of a deleted pod.
-fn collection(cluster: &Cluster, round: u32) {
+pub(crate) fn collection(cluster: &Cluster, round: u32) {
     let pod = Pod::run(cluster, &format!("collected-{round}"), ONE);
     let folder = format!("var/log/pods/{}_{}_{}", pod.namespace, pod.name, pod.uid);
     let folder = cluster.node().dir.join(folder);

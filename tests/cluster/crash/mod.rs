@@ -12,6 +12,7 @@ mod monitor;
 mod probe;
 mod runtime;
 mod slow_start;
+mod standby;
 mod start_first;
 mod tested_pod;
 
