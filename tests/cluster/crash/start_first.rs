@@ -1,5 +1,5 @@
-//! The agent is killed at each fault point of a restart and a swap with a standby, the kubelet and containerd at those that
-//! concern them, while a client never stops asking.
+//! The agent is killed at each fault point of a restart and a swap with a standby, and containerd at those between which the
+//! pod differs, while a client never stops asking. `standby` does the same with the kubelet.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,9 +26,9 @@ const TRIES: usize = 4;
 
 /// A way of replacing a container, and the name of a fault point on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Point {
-    swaps: bool,
-    name: String,
+pub(super) struct Point {
+    pub(super) swaps: bool,
+    pub(super) name: String,
 }
 
 fn points() -> VecDeque<Point> {
@@ -41,9 +41,8 @@ fn points() -> VecDeque<Point> {
     named.collect()
 }
 
-/// The points at which the kubelet and containerd are killed: while the standby is unproven, while it alone serves, and
-/// while both serve.
-fn shared_points() -> VecDeque<Point> {
+/// The points at which containerd is killed: while the standby is unproven, while it alone serves, and while both serve.
+fn points_of_containerd() -> VecDeque<Point> {
     let restart =
         ["after effect Standby", "after effect Stop", "after effect Create", "before effect StopStandby"];
     let swap =
@@ -56,11 +55,10 @@ fn shared_points() -> VecDeque<Point> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Agent,
-    /// The kubelet or containerd; it is started again after the outage.
-    Other(&'static str),
+    Containerd,
 }
 
-/// The duration of an outage of the kubelet or of containerd.
+/// The duration of the outage of containerd.
 const AWAY: Duration = Duration::from_secs(2);
 
 #[test]
@@ -72,18 +70,14 @@ fn killed_at_every_point_of_a_start_first_something_always_serves() {
         pod.wait_for(LONG, "it is Ready", is_ready);
     }
     let clients: Vec<_> = pods.iter().map(Client::of).collect();
-    for (victim, points) in [
-        (Victim::Agent, points()),
-        (Victim::Other("kubelet"), shared_points()),
-        (Victim::Other("containerd"), shared_points()),
-    ] {
+    for (victim, points) in [(Victim::Agent, points()), (Victim::Containerd, points_of_containerd())] {
         let (mut left, mut missed) = (points, HashMap::<Point, usize>::new());
         while !left.is_empty() {
             let round: Vec<_> = pods.iter().map_while(|pod| Some((pod, left.pop_front()?))).collect();
             let held = hold(&fixture, round);
             agent = kill(&fixture, victim, agent);
             for operation in held {
-                let Some(point) = operation.ends(victim) else { continue };
+                let Some(point) = operation.ends() else { continue };
                 let times = missed.entry(point.clone()).or_default();
                 *times += 1;
                 assert!(*times < TRIES, "never {point:?}");
@@ -99,16 +93,16 @@ fn killed_at_every_point_of_a_start_first_something_always_serves() {
 }
 
 /// An operation that is stopped at its point, or that has ended without it.
-struct Held<'a> {
-    pod: &'a Pod<'a>,
-    point: Point,
+pub(super) struct Held<'a> {
+    pub(super) pod: &'a Pod<'a>,
+    pub(super) point: Point,
     id: String,
     image: String,
-    name: Option<String>,
+    pub(super) name: Option<String>,
 }
 
 /// Begins an operation on each pod, and returns when each is at its point or has ended.
-fn hold<'a>(fixture: &CrashFixture, round: Vec<(&'a Pod<'a>, Point)>) -> Vec<Held<'a>> {
+pub(super) fn hold<'a>(fixture: &CrashFixture, round: Vec<(&'a Pod<'a>, Point)>) -> Vec<Held<'a>> {
     let begun = round.into_iter().map(|(pod, point)| {
         let version = pod.facts().settled().running("app").version.clone();
         let other = if version == "v1" { "v2" } else { "v1" };
@@ -141,12 +135,12 @@ fn kill(fixture: &CrashFixture, victim: Victim, agent: Agent) -> Agent {
             fixture.holds.release();
             fixture.agent()
         }
-        Victim::Other(process) => {
-            fixture.cluster.kill(process);
+        Victim::Containerd => {
+            fixture.cluster.kill("containerd");
             fixture.holds.release();
             // Not a wait for a condition: this is the duration of the outage.
             thread::sleep(AWAY);
-            fixture.cluster.start(process);
+            fixture.cluster.start("containerd");
             agent
         }
     }
@@ -154,16 +148,12 @@ fn kill(fixture: &CrashFixture, victim: Victim, agent: Agent) -> Agent {
 
 impl Held<'_> {
     /// Asserts that the operation succeeds. Returns its point if it was missed.
-    fn ends(self, victim: Victim) -> Option<Point> {
+    pub(super) fn ends(self) -> Option<Point> {
         let Self { pod, point, id, image, name } = self;
         let ended = pod.answer_within(LONG, &id);
-        assert_eq!(ended.phase, Phase::Succeeded, "{victim:?} {point:?} {name:?}: {ended:#?}");
+        assert_eq!(ended.phase, Phase::Succeeded, "{point:?} {name:?}: {ended:#?}");
         let instance = adopted(pod, "app", &image);
-        assert_eq!(
-            ended.containers[0].to.as_ref().unwrap().container_id,
-            instance.id,
-            "{victim:?} {point:?}"
-        );
+        assert_eq!(ended.containers[0].to.as_ref().unwrap().container_id, instance.id, "{point:?}");
         name.is_none().then_some(point)
     }
 }
