@@ -33,6 +33,9 @@ pub const RESTART_ON_CHANGE_SEEN: &str = "inplace.dev/restart-on-change-seen";
 /// Annotation on a workload with [`RESTART_ON_CHANGE`]: how many pods may be unavailable during the restarts, a number or a
 /// percentage.
 pub const RESTART_ON_CHANGE_MAX_UNAVAILABLE: &str = "inplace.dev/restart-on-change-max-unavailable";
+/// Annotation on a workload with [`RESTART_ON_CHANGE`]: `StartFirst` or `StopFirst`, whether the new container is started
+/// before or after the old one is stopped.
+pub const RESTART_ON_CHANGE_ORDER: &str = "inplace.dev/restart-on-change-order";
 /// Annotation on a Pod, written by the controller: identifies a change of configuration. Writing it triggers the kubelet to
 /// refresh the mounted volumes.
 pub const CONFIGURATION: &str = "inplace.dev/configuration";

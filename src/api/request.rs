@@ -3,6 +3,7 @@
 //! The parser is total: every text is absent, valid, or invalid with a message that says what to change. It does not look
 //! at the pod: `operation::preflight` checks whether the containers exist.
 
+use jiff::SignedDuration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -187,6 +188,12 @@ pub enum InvalidRequest {
 pub const READY_TIMEOUT_SECONDS: u32 = 120;
 /// The default of `deadlineSeconds`.
 pub const DEADLINE_SECONDS: u32 = 600;
+/// The maximum of `deadlineSeconds`.
+pub const MAX_DEADLINE_SECONDS: u32 = 86_400;
+
+/// The minimum time that a standby is observed which adds no listening socket although others listen in the pod: servers
+/// that cannot share a port often retry for some seconds.
+pub const SILENT_STANDBY: SignedDuration = SignedDuration::from_secs(6);
 
 fn default_ready_timeout() -> u32 {
     READY_TIMEOUT_SECONDS
@@ -239,6 +246,16 @@ impl Request {
         u64::from(self.min_ready_seconds) * turns
     }
 
+    /// Seconds of the deadline that the proof of a standby needs at least; 0 with the order `StopFirst`.
+    pub fn seconds_to_start_first(&self) -> u64 {
+        match self.order {
+            Order::StopFirst => 0,
+            Order::StartFirst => {
+                u64::from(self.min_ready_seconds).max(SILENT_STANDBY.as_secs().unsigned_abs())
+            }
+        }
+    }
+
     /// Parses the value of the annotation. `Ok(None)` if it is absent or blank: nothing is requested.
     pub fn parse(text: Option<&str>) -> Result<Option<Self>, InvalidRequest> {
         let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else { return Ok(None) };
@@ -281,8 +298,8 @@ impl Request {
                 return Err(value(&format!("containers[{index}].image"), error.to_string()));
             }
         }
-        if !(1..=86_400).contains(&self.deadline_seconds) {
-            return Err(value("deadlineSeconds", "1 to 86400".to_owned()));
+        if !(1..=MAX_DEADLINE_SECONDS).contains(&self.deadline_seconds) {
+            return Err(value("deadlineSeconds", format!("1 to {MAX_DEADLINE_SECONDS}")));
         }
         for (field, seconds) in
             [("gracePeriodSeconds", self.grace_period_seconds), ("minReadySeconds", self.min_ready_seconds)]

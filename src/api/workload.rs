@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::hook_template::Argument;
+use crate::api::request::Order;
 /// A hook that a pod must pass, and the request to run it again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HookStrategy {
@@ -54,6 +55,10 @@ pub struct InPlaceUpdateStrategy {
     /// The order of the containers inside one pod.
     #[serde(default)]
     pub policy: ContainerOrder,
+    /// Whether the new container is started before or after the old one is stopped. For `InplaceUpdate` and
+    /// `HotPatchUpdate`.
+    #[serde(default)]
+    pub order: Order,
     /// True to pull the new images on the nodes of pods that wait for their update, so that the update of a pod does not
     /// wait for a pull.
     #[serde(default = "yes")]
@@ -62,7 +67,12 @@ pub struct InPlaceUpdateStrategy {
 
 impl Default for InPlaceUpdateStrategy {
     fn default() -> Self {
-        Self { grace_period_seconds: 0, policy: ContainerOrder::default(), prefetch: yes() }
+        Self {
+            grace_period_seconds: 0,
+            policy: ContainerOrder::default(),
+            order: Order::default(),
+            prefetch: yes(),
+        }
     }
 }
 

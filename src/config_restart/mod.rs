@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::api::request::{fingerprint, is_dns_label, is_dns_subdomain};
+use crate::api::request::{Order, fingerprint, is_dns_label, is_dns_subdomain};
 use crate::api::workload::quarter;
 
 /// A change has settled when nothing more has changed for this long.
@@ -60,6 +60,9 @@ pub enum Malformed {
     /// The annotation for `maxUnavailable` is malformed.
     #[error("`{0}` is neither a number of pods from 1 on nor a percentage such as 25%")]
     MaxUnavailable(String),
+    /// The annotation for the order is malformed.
+    #[error("`{0}` is neither StopFirst nor StartFirst")]
+    Order(String),
 }
 
 impl std::fmt::Display for Reference {
@@ -117,6 +120,18 @@ pub fn max_unavailable(text: Option<&str>) -> Result<IntOrString, Malformed> {
         Some(share) if text.ends_with('%') && share <= 100 => Ok(IntOrString::String(text.to_owned())),
         Some(number) if !text.ends_with('%') => Ok(IntOrString::Int(number.into())),
         _ => Err(Malformed::MaxUnavailable(text.chars().take(64).collect())),
+    }
+}
+
+/// Parses the order of the restarts; the default is `StopFirst`.
+///
+/// # Errors
+/// If it is neither `StopFirst` nor `StartFirst`.
+pub fn order(text: Option<&str>) -> Result<Order, Malformed> {
+    match text.map(str::trim) {
+        None | Some("StopFirst") => Ok(Order::StopFirst),
+        Some("StartFirst") => Ok(Order::StartFirst),
+        Some(other) => Err(Malformed::Order(other.chars().take(64).collect())),
     }
 }
 

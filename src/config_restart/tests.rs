@@ -35,6 +35,15 @@ impl Watcher {
 }
 
 #[test]
+fn the_order_is_one_of_two_words() {
+    assert_eq!(order(None), Ok(Order::StopFirst));
+    assert_eq!(order(Some(" StartFirst ")), Ok(Order::StartFirst));
+    assert_eq!(order(Some("StopFirst")), Ok(Order::StopFirst));
+    let error = order(Some("start-first")).unwrap_err().to_string();
+    assert_eq!(error, "`start-first` is neither StopFirst nor StartFirst");
+}
+
+#[test]
 fn the_annotation_is_read_as_a_whole_or_not_at_all() {
     let read = parse("configmap/app, secret/tls.web=web+side").unwrap();
     assert_eq!(read.iter().map(ToString::to_string).collect::<Vec<_>>(), ["configmap/app", "secret/tls.web"]);

@@ -15,7 +15,6 @@ use crate::operation::engine::{Choice, Facts, choose, start_first};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory::Memory;
 use crate::operation::snapshot::{Container, Declared, Gate, Owner, Sandbox, Snapshot, State};
-use crate::operation::standby;
 use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
 
 /// Seconds that an operation needs in addition to the containers' grace periods and proving times.
@@ -435,12 +434,10 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     // A standby has the grace period of its container.
     let standbys = graces.clone().filter(|_| request.order == Order::StartFirst);
     let stops = stopping_seconds(graces.chain(standbys));
-    let proves = if request.order == Order::StartFirst {
-        standby::seconds_to_prove(&request, snapshot.declared.as_ref())
-    } else {
-        0
-    };
-    let waits = u64::from(request.grace_period_seconds) + request.seconds_to_prove() + proves;
+    let probes = if request.order == Order::StartFirst { seconds_to_probe(&request, snapshot) } else { 0 };
+    let waits = u64::from(request.grace_period_seconds)
+        + request.seconds_to_prove()
+        + request.seconds_to_start_first().max(probes);
     let there = stops.saturating_add(waits + SPARE_SECONDS);
     // The time that `Operation::forward_until` reserves for a rollback must be available in addition.
     let swaps = targets.iter().any(|target| target.image.is_some());

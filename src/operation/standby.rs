@@ -17,7 +17,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::api::request::{ContainerRequest, Order, Request};
+use crate::api::request::{ContainerRequest, Order, Request, SILENT_STANDBY};
 use crate::api::status::Step;
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
@@ -25,7 +25,7 @@ use crate::operation::end::CLEANING;
 use crate::operation::next::leaves;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::snapshot::{Container, Declared, ExecProbe, Listeners, Probed, Snapshot, State};
+use crate::operation::snapshot::{Container, ExecProbe, Listeners, Probed, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Target, is_over, later};
 
 /// The minimum time that a standby is observed, even when `minReadySeconds` asks for less: a process that cannot share a
@@ -33,9 +33,6 @@ use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Target, is_over, la
 const SETTLES: SignedDuration = SignedDuration::from_millis(1000);
 /// How long the creation and the start of a standby may take until the runtime reports it as running.
 const START: SignedDuration = SignedDuration::from_secs(3);
-/// The minimum time that a standby is observed which adds no listening socket although others listen in the pod: servers
-/// that cannot share a port often retry for some seconds.
-const SILENT: SignedDuration = SignedDuration::from_secs(6);
 /// How long the listening sockets may be impossible to count.
 const COUNTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// How many fences are created for the count. A fence ends when the pod has no memory left, or with a wrong image.
@@ -106,15 +103,14 @@ pub enum Change {
     Proven(Listeners, Timestamp),
 }
 
-/// How many seconds of the deadline the proof of `request` needs at least, with the readiness probes of its containers.
-pub(super) fn seconds_to_prove(request: &Request, declared: Option<&Declared>) -> u64 {
-    let probe = |target: &ContainerRequest| {
-        let probe = declared?.container(&target.name)?.readiness.as_ref()?;
+/// How many seconds the readiness probes of the containers need at least before they have passed in the standbys.
+pub(super) fn seconds_to_probe(request: &Request, snapshot: &Snapshot) -> u64 {
+    let seconds = |target: &ContainerRequest| {
+        let probe = snapshot.declared.as_ref()?.container(&target.name)?.readiness.as_ref()?;
         let repeats = probe.period.saturating_mul(probe.success_threshold.saturating_sub(1));
         Some(probe.initial_delay.saturating_add(repeats).as_secs())
     };
-    let probes = request.containers.iter().filter_map(probe).max().unwrap_or_default();
-    u64::from(request.min_ready_seconds).max(SILENT.as_secs().unsigned_abs()).max(probes)
+    request.containers.iter().filter_map(seconds).max().unwrap_or_default()
 }
 
 impl Standby {
@@ -297,7 +293,7 @@ fn observe(
     }
     let added = added(before, listeners, &own.ports);
     let expects_some = !before.is_empty() || !own.ports.is_empty();
-    if added.is_empty() && expects_some && !is_over(started_at, SILENT.max(asked), now) {
+    if added.is_empty() && expects_some && !is_over(started_at, SILENT_STANDBY.max(asked), now) {
         return Ok(Some(wait(target, now)));
     }
     // A port that the container declares and does not use is not waited for.

@@ -20,6 +20,7 @@ pub mod pod;
 pub mod prefetch;
 pub mod priority;
 pub mod selector;
+pub mod start_first;
 pub mod state;
 pub mod task;
 pub mod time;

@@ -52,6 +52,9 @@ pub struct Pod {
     /// Name and image of each container that can be replaced, as in the pod's spec now: the regular containers, and
     /// after them the native sidecars.
     pub images: Vec<(String, String)>,
+    /// The containers that are not Ready, by name, as their kubelet reports them. True for one that it has not started
+    /// again yet, for example because it delays the start.
+    pub unready: Vec<(String, bool)>,
     /// True if the pod has the readiness gate `InPlaceUpdateReady`.
     pub gated: bool,
     /// True for a surge pod: it was created beyond `replicas` for an update.
@@ -134,6 +137,7 @@ impl Pod {
                 let lasting = spec.containers.iter().chain(sidecars);
                 lasting.map(|container| (container.name.clone(), image(container))).collect()
             }),
+            unready: status.map_or_else(Vec::new, unready),
             gated: spec
                 .and_then(|spec| spec.readiness_gates.as_ref())
                 .is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == annotation::GATE)),
@@ -226,6 +230,19 @@ impl Pod {
             task.task_state(self.request.as_deref(), self.answer.as_ref(), now)
         })
     }
+}
+
+/// The containers that are not Ready, and whether they wait for their start.
+fn unready(status: &core::PodStatus) -> Vec<(String, bool)> {
+    let lists = [&status.container_statuses, &status.init_container_statuses];
+    let reported = lists.into_iter().flatten().flatten();
+    let waits = |container: &core::ContainerStatus| {
+        container.state.as_ref().is_some_and(|state| state.waiting.is_some())
+    };
+    reported
+        .filter(|container| !container.ready)
+        .map(|container| (container.name.clone(), waits(container)))
+        .collect()
 }
 
 /// The ordinal in the name of a pod of `set`.

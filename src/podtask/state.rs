@@ -103,7 +103,10 @@ impl End {
 
     /// The end after a terminal answer to a request that was at `stage`.
     fn after(answer: &Status, stage: Stage) -> Self {
-        let note = if answer.message.is_empty() { &answer.reason } else { &answer.message };
+        // The phase does not say what failed; the agent's reason does.
+        let words = [answer.reason.as_str(), answer.message.as_str()];
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let note = words.join(": ");
         match (answer.phase, stage) {
             (Phase::Succeeded, _) => Self::done(),
             // The agent touched nothing.

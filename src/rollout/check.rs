@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, RolloutTarget};
-use crate::api::request::{InvalidRequest, is_dns_subdomain};
+use crate::api::request::{InvalidRequest, Order, RequestedEngine, is_dns_subdomain};
 use crate::api::workload_kind::{KINDS, Kind};
 use crate::podtask::amount::Amount;
 use crate::podtask::priority;
@@ -50,6 +50,7 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
             problems.push(format!("spec.{field}: {value} is less than 0"));
         }
     }
+    problems.extend(start_first(spec));
     // The id is the uid of an object that may not have one yet.
     match request("x", spec).check() {
         Ok(()) => {}
@@ -62,6 +63,18 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
         Err(other) => problems.push(format!("spec: {other}")),
     }
     problems
+}
+
+/// What every agent would refuse with the order `StartFirst`.
+fn start_first(spec: &InPlaceRolloutSpec) -> Option<String> {
+    let why = if spec.containers.len() > 1 {
+        "one container at a time can be started first: create one InPlaceRollout after the other, or use StopFirst"
+    } else if spec.pod.engine == RequestedEngine::Stop {
+        "the engine Stop cannot start a container first: use another engine, or StopFirst"
+    } else {
+        return None;
+    };
+    (spec.pod.order == Order::StartFirst).then(|| format!("spec.pod.order: {why}"))
 }
 
 fn target(target: &RolloutTarget) -> Vec<String> {

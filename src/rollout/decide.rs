@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
+use crate::api::request::{Order, Request};
 use crate::podtask::budget::Budget;
 use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
 use crate::podtask::node_load::NodeLoad;
@@ -327,6 +328,10 @@ impl Planner<'_> {
             if budget.tasks == 0 {
                 break;
             }
+            let Some(order) = self.rollout.order(&view.pod.base) else {
+                self.waits.not_ready += 1;
+                continue;
+            };
             let node = view.pod.base.node.as_deref();
             if !load.has_room(node, view.reach.at_once()) {
                 self.waits.nodes.extend(node.map(str::to_owned));
@@ -344,7 +349,7 @@ impl Planner<'_> {
                     budget.spend(view.available);
                     load.add(node);
                     let record = PodRecord::new(self.rollout, self.now, claims.clone());
-                    self.decision.writes.push(begin_of(self.rollout, view.pod, &record, claims));
+                    self.decision.writes.push(begin_of(self.rollout, view.pod, &record, order, claims));
                 }
                 Err(name) => {
                     self.waits.budgets.insert(name);
@@ -385,9 +390,9 @@ fn record_patch(record: &PodRecord, label: Option<String>) -> PodPatch {
     }
 }
 
-fn begin_of(rollout: &Rollout, pod: &Pod, record: &PodRecord, claims: Vec<String>) -> Write {
+fn begin_of(rollout: &Rollout, pod: &Pod, record: &PodRecord, order: Order, claims: Vec<String>) -> Write {
     let mut patch = record_patch(record, Some(rollout.uid.clone()));
-    patch.send(&rollout.request());
+    patch.send(&Request { order, ..rollout.request() });
     Write { pod: VersionedRef::of(&pod.base), patch, what: What::Begin(claims) }
 }
 

@@ -5,9 +5,10 @@ use jiff::Timestamp;
 use crate::api::in_place_rollout::{
     InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, PodTerms, RolloutContainer, RolloutPhase,
 };
-use crate::api::request::{ContainerRequest, HookArg, HookRef, PreHookPhase, Request};
+use crate::api::request::{ContainerRequest, HookArg, HookRef, Order, PreHookPhase, Request};
 use crate::api::workload::WorkloadHook;
-use crate::podtask::selector;
+use crate::podtask::pod::Pod;
+use crate::podtask::{selector, start_first};
 
 /// A rollout.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +95,12 @@ impl Rollout {
             request.reason = format!("InPlaceRollout {}", self.name);
         }
         request
+    }
+
+    /// The order of the request for `pod`; `None`: not yet, because a container runs and is not Ready.
+    pub fn order(&self, pod: &Pod) -> Option<Order> {
+        let names = self.spec.containers.iter().map(|container| container.name.as_str());
+        start_first::order(self.spec.pod.order, pod, names, false)
     }
 
     /// The containers that get an image, and the image.

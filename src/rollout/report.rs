@@ -35,6 +35,8 @@ pub(super) struct Waits {
     pub(super) unreachable: Option<String>,
     /// Number of pods that are not available.
     pub(super) unavailable: usize,
+    /// Number of pods that get no request with the order `StartFirst`, because a container runs and is not Ready.
+    pub(super) not_ready: usize,
     /// Number of pods that do not exist yet or are being deleted.
     pub(super) missing: usize,
 }
@@ -218,6 +220,13 @@ fn line(done: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
         .filter(|_| idle),
         some(waits.unavailable, format!("waiting for {} pods that are not available", waits.unavailable))
             .filter(|_| idle),
+        some(
+            waits.not_ready,
+            format!(
+                "waiting for {} pods whose container runs and is not Ready: with spec.pod.order StartFirst it is not replaced",
+                waits.not_ready
+            ),
+        ),
         waits.unreachable.clone(),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -230,7 +239,7 @@ impl Waits {
             0 if !self.budgets.is_empty() => "PodDisruptionBudget",
             0 if self.taken > 0 => "PodsTaken",
             0 if self.unreachable.is_some() => "PodsUnreachable",
-            0 if self.unavailable + self.missing > 0 => "PodsUnavailable",
+            0 if self.unavailable + self.missing + self.not_ready > 0 => "PodsUnavailable",
             _ => "",
         }
     }

@@ -15,6 +15,7 @@ use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected
 
 mod places;
 mod prefetch;
+mod start_first;
 
 fn reconcile(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();

@@ -27,6 +27,7 @@ use crate::workload::input::ReconcileInput;
 use crate::workload::new_pod;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
+use crate::workload::survey::is_early;
 use crate::workload::update::{Picks, Wanted, spare};
 use crate::workload::view::PodView;
 
@@ -174,8 +175,9 @@ impl<'a> Planner<'_, 'a> {
         let hook = hooks::of(input.spec, task.purpose);
         let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod), input.templates);
         let node_has_capacity = task.deletes() || input.node_has_capacity(&self.load, view);
-        let allowed =
-            task.purpose == Purpose::ScaleIn || node_has_capacity && self.spare.allows(view.available);
+        let is_early = input.template(&task.target).is_some_and(|target| is_early(input, view, target));
+        let allowed = task.purpose == Purpose::ScaleIn
+            || node_has_capacity && !is_early && self.spare.allows(view.available);
         if gate == Gate::Open && allowed {
             match self.claim(view, task) {
                 Ok(claims) => {
@@ -283,7 +285,8 @@ impl<'a> Planner<'_, 'a> {
             // The agent opens only a gate that is closed as this project closes it. The request follows.
             return self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: false });
         }
-        let request = request::build(input.spec, view.pod, task, targets);
+        let Some(order) = request::order(input, view, &targets) else { return };
+        let request = request::build(input.spec, view.pod, task, targets, order);
         let mut patch = PodPatch::default();
         if view.pod.foreign.is_some() {
             patch = self.rest_of_foreign(task);

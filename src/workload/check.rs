@@ -12,6 +12,7 @@ use crate::api::workload::Canary;
 use crate::podtask::amount::Amount;
 use crate::podtask::priority;
 use crate::podtask::selector;
+use crate::podtask::start_first;
 use crate::workload::claims;
 use crate::workload::diff::Change;
 use crate::workload::spec::WorkloadSpec;
@@ -31,9 +32,11 @@ pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<Str
     let desired = WorkloadSpec::of_deployment(new);
     problems.0.extend(desired.budget_problem());
     problems.0.extend(desired.deadline_problem());
-    if let Some(old) = old {
+    let before = old.map(WorkloadSpec::of_deployment);
+    problems.start_first(before.as_ref(), &desired);
+    if let (Some(old), Some(before)) = (old, &before) {
         problems.unchanged("spec.selector", old.spec.selector == spec.selector);
-        problems.change(&WorkloadSpec::of_deployment(old), &desired);
+        problems.change(before, &desired);
     }
     problems.0
 }
@@ -72,6 +75,7 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
     let desired = WorkloadSpec::of_stateful_set(new);
     problems.0.extend(desired.budget_problem());
     problems.0.extend(desired.deadline_problem());
+    problems.start_first(old.map(WorkloadSpec::of_stateful_set).as_ref(), &desired);
     if let Some(old) = old {
         let before = &old.spec;
         problems.unchanged("spec.selector", before.selector == spec.selector);
@@ -141,6 +145,25 @@ impl Problems {
         }
     }
 
+    /// Rejects the order `StartFirst` where the agents would refuse every request: for the template as it is, or for the
+    /// containers that a change of it updates in place.
+    fn start_first(&mut self, old: Option<&WorkloadSpec>, new: &WorkloadSpec) {
+        if !new.starts_first() {
+            return;
+        }
+        let changed = || {
+            let change = Change::between(&old?.template, &new.template);
+            let names = change.containers.iter().map(String::as_str);
+            let is_in_place = change.refusal().is_none() && !change.containers.is_empty();
+            if is_in_place { start_first::problem(&new.template, names) } else { None }
+        };
+        if let Some(why) = start_first::never(&new.template).or_else(changed) {
+            self.add(format!(
+                "spec.updateStrategy.inPlaceUpdateStrategy.order: StartFirst is not possible: {why}; use StopFirst"
+            ));
+        }
+    }
+
     /// Rejects a change of the template that the update strategy cannot apply to the pods.
     fn change(&mut self, old: &WorkloadSpec, new: &WorkloadSpec) {
         let both = old.is_in_place() && new.is_in_place();
@@ -201,6 +224,53 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_start_first_is_refused_at_admission() {
+        let first = |way: &str| {
+            let strategy = json!({"type": way, "inPlaceUpdateStrategy": {"order": "StartFirst"}});
+            fixtures::deployment().with("/updateStrategy", strategy)
+        };
+        let of = |old: Option<&fixtures::Draft>, new: &fixtures::Draft| {
+            deployment(old.map(fixtures::Draft::object).as_ref(), &new.object())
+        };
+        let field = "spec.updateStrategy.inPlaceUpdateStrategy.order: StartFirst is not possible: ";
+        let on_host = |draft: fixtures::Draft| draft.with("/template/spec/hostNetwork", json!(true));
+        for way in ["InplaceUpdate", "HotPatchUpdate"] {
+            assert!(of(None, &first(way)).is_empty());
+            let problems = of(None, &on_host(first(way)));
+            assert!(problems[0].starts_with(field) && problems[0].contains("hostNetwork"), "{problems:?}");
+        }
+        for way in ["RollingUpdate", "OnDelete"] {
+            assert!(of(None, &on_host(first(way))).is_empty(), "nothing is updated in place");
+        }
+        // Which containers change is known at the change only.
+        let old = first("InplaceUpdate").with(
+            "/template/spec/containers",
+            json!([{"name": "app", "image": "app:1"}, {"name": "side", "image": "side:1",
+                    "lifecycle": {"postStart": {"exec": {"command": ["a"]}}}}]),
+        );
+        assert!(of(None, &old).is_empty(), "the first one can");
+        let app = old.clone().image("app:2");
+        assert!(of(Some(&old), &app).is_empty());
+        let image = |draft: fixtures::Draft| draft.with("/template/spec/containers/1/image", json!("side:2"));
+        for (new, says) in
+            [(image(old.clone()), "container side has a postStart"), (image(app), "app, side change")]
+        {
+            let problems = of(Some(&old), &new);
+            assert!(problems[0].starts_with(field) && problems[0].contains(says), "{problems:?}");
+            assert_eq!(problems.len(), 1);
+            let stop =
+                |draft: fixtures::Draft| draft.with("/updateStrategy/inPlaceUpdateStrategy", json!({}));
+            assert!(of(Some(&old), &stop(new)).is_empty());
+        }
+        let set = fixtures::stateful_set().with(
+            "/updateStrategy",
+            json!({"type": "InplaceUpdate", "inPlaceUpdateStrategy": {"order": "StartFirst"}}),
+        );
+        assert!(stateful_set(None, &set.set_object()).is_empty());
+        assert!(stateful_set(None, &on_host(set).set_object())[0].starts_with(field));
+    }
+
+    #[test]
     fn limits_under_which_no_pod_can_be_updated_are_refused() {
         let strategy = |way: &str, unavailable: serde_json::Value, surge: serde_json::Value| json!({"type": way, "maxUnavailable": unavailable, "maxSurge": surge});
         let of =
@@ -247,6 +317,14 @@ mod tests {
             .with("/minReadySeconds", json!(50))
             .with("/updateStrategy/inPlaceUpdateStrategy", json!({"gracePeriodSeconds": 60}));
         assert!(deployment(None, &grace.object())[0].contains("(110 s)"));
+        let first =
+            grace.clone().with("/updateStrategy/inPlaceUpdateStrategy", json!({"order": "StartFirst"}));
+        let problems = deployment(None, &first.object());
+        assert!(
+            problems[0].contains("twice minReadySeconds, because of the order StartFirst (100 s)"),
+            "{problems:?}"
+        );
+        assert!(deployment(None, &first.with("/minReadySeconds", json!(49)).object()).is_empty());
         let rolling = grace.with("/updateStrategy/type", json!("RollingUpdate"));
         assert!(deployment(None, &rolling.object()).is_empty());
         let set = fixtures::stateful_set()

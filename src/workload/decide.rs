@@ -59,7 +59,7 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let aborts = abort::is_active(spec, before, &found.revision.name);
     // While an update is aborted, all pods are updated to the stable revision.
     let (update, old) = if aborts { (stable, stable) } else { (&found.revision, current) };
-    let input = ReconcileInput::new(spec, objects, update, old);
+    let input = ReconcileInput::new(spec, objects, update, old, aborts);
 
     let step = if aborts { abort::step(spec, before, objects) } else { steps(&input, objects, before) };
     // New pods get the newest revision while a step waits, and not while the user pauses.
@@ -283,6 +283,7 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
     }
     let progress =
         status::progress(input, survey, step.held, update_failure.as_ref(), &|held| reached(input, held));
+    let progress = update::with_not_ready(input, survey, progress);
     let (going, reason, message) = update::with_budgets(input, &acts.budgets, progress);
     let (going, reason) = if aborts && reason == "Complete" { (false, ABORTED) } else { (going, reason) };
     let deadline = deadline::of(input, before, revision, reason, &acts.actions);

@@ -126,6 +126,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         cost: None,
         restarts: 0,
         images: revision.template.images().map(|(name, image)| (name.to_owned(), image.to_owned())).collect(),
+        unready: Vec::new(),
         gated: true,
         surge: false,
         leaving: false,

@@ -53,8 +53,10 @@ pub struct ReconcileInput<'a> {
     pub by_name: BTreeMap<&'a str, &'a Pod>,
     /// The pods that count: neither being deleted nor ended.
     pub views: Vec<PodView<'a>>,
-    /// The revision of the template.
+    /// The revision of the template; while an update is aborted, the stable one.
     pub update: &'a Revision,
+    /// True while an update is aborted.
+    pub aborts: bool,
     /// The revision that a partition holds pods back at.
     pub current: &'a Revision,
     /// Templates by revision. A revision whose whole template is not needed has only what its [`Record`] has.
@@ -86,6 +88,7 @@ impl<'a> ReconcileInput<'a> {
         objects: &'a CachedObjects<'a>,
         update: &'a Revision,
         current: &'a Revision,
+        aborts: bool,
     ) -> Self {
         let all = objects.revisions.iter().chain([update]);
         let whole: Templates<'a> = all.map(|revision| (revision.name.as_str(), &revision.template)).collect();
@@ -104,6 +107,7 @@ impl<'a> ReconcileInput<'a> {
             by_name: objects.pods.iter().map(|pod| (pod.name.as_str(), *pod)).collect(),
             views,
             update,
+            aborts,
             current,
             revisions,
             whole,

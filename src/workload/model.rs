@@ -4,8 +4,8 @@
 //!
 //! Invariants at every reconcile: no more tasks than the budget; no more updates in place of Ready pods than the
 //! `PodDisruptionBudget` allows; no pod taken that the budget does not allow; no pod touched before its gate has passed; no
-//! healthy pod deleted without need; while an update is aborted, no pod is updated to its revision or created from it. When
-//! the cluster comes to rest, the
+//! healthy pod deleted without need; while an update is aborted, no pod is updated to its revision or created from it; with
+//! the order `StartFirst`, no container that may serve is replaced without a standby. When the cluster comes to rest, the
 //! workload is as its spec says.
 //!
 //! `INPLACE_MODEL_MOVES=1000000` makes each test go on until it has made that many moves, in batches. It prints the seed of
@@ -120,6 +120,7 @@ fn drafts() -> impl Strategy<Value = Draft> {
         prop_oneof![1 => Just("Pause"), 2 => Just("Abort")],
         prop_oneof![2 => Just(None), 1 => Just(Some(300))],
         any::<bool>(),
+        prop_oneof![2 => Just("StopFirst"), 1 => Just("StartFirst")],
     );
     strategy.prop_map(
         |(
@@ -134,8 +135,9 @@ fn drafts() -> impl Strategy<Value = Draft> {
             on_failure,
             deadline,
             force,
+            order,
         )| {
-            let in_place = json!({"gracePeriodSeconds": 10});
+            let in_place = json!({"gracePeriodSeconds": 10, "order": order});
             // Admission refuses limits under which no pod can be updated.
             let possible = unavailable > 0 || surge > 0 && way != "HotPatchUpdate";
             let unavailable = if possible { unavailable } else { 1 };

@@ -96,6 +96,8 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
         }
         UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate => None,
     };
+    let first =
+        if new.starts_first() { ", and a standby serves meanwhile if one can run beside it" } else { "" };
     for (path, container) in new.template.lasting() {
         let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
         if change.containers.iter().any(|changed| changed == name) {
@@ -103,7 +105,7 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
                 || {
                     (
                         Effect::RestartOfContainer,
-                        format!("container {name} is swapped to the new image; the pod stays"),
+                        format!("container {name} is swapped to the new image; the pod stays{first}"),
                     )
                 },
                 |(effect, message)| (effect, message.to_owned()),
@@ -225,6 +227,28 @@ mod tests {
         // The label is changed when the new container runs already.
         let fields = of(&old, &labelled.image("app:2"));
         assert!(fields.iter().any(|(_, _, message)| message.contains("environment")), "{fields:?}");
+    }
+
+    #[test]
+    fn a_container_that_starts_first_is_named_and_one_that_cannot_is_refused() {
+        let old = in_place()
+            .with("/updateStrategy/inPlaceUpdateStrategy", json!({"order": "StartFirst"}))
+            .with("/template/spec/containers/0/env", json!([]));
+        let new = old.clone().image("app:2");
+        let fields = of(&old, &new);
+        assert!(
+            fields[0].1 == Effect::RestartOfContainer && fields[0].2.contains("a standby serves"),
+            "{fields:?}"
+        );
+        let devices = json!({"limits": {"gpu.example/card": "1"}});
+        let with_devices =
+            |draft: Draft| draft.with("/template/spec/containers/0/resources", devices.clone());
+        let fields = of(&with_devices(old), &with_devices(new));
+        assert_eq!(
+            (fields[0].0.as_str(), fields[0].1),
+            ("spec.updateStrategy.inPlaceUpdateStrategy.order", Effect::Refused)
+        );
+        assert!(fields[0].2.contains("container app uses gpu.example/card"), "{fields:?}");
     }
 
     #[test]

@@ -2,19 +2,19 @@
 //! hook. Writes nothing.
 
 use crate::api::pod_template::PodTemplate;
-use crate::api::request::{ContainerRequest, DEADLINE_SECONDS, HookRef, PreHookPhase, Request};
+use crate::api::request::{ContainerRequest, HookRef, MAX_DEADLINE_SECONDS, Order, PreHookPhase, Request};
 use crate::api::workload::ContainerOrder;
 use crate::podtask::foreign::ForeignUpdate;
 use crate::podtask::pod::Pod;
+use crate::podtask::start_first;
 use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::hooks;
+use crate::workload::input::ReconcileInput;
 use crate::workload::spec::WorkloadSpec;
 use crate::workload::view::{PodView, Templates, is_off, left_closed};
 
 /// Maximum grace period of a request, in seconds.
 const MOST_GRACE: u32 = 43_200;
-/// Maximum time that a request may have until its deadline, in seconds.
-const MOST_DEADLINE: u32 = 86_400;
 
 /// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none.
 pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<ContainerRequest> {
@@ -48,21 +48,45 @@ fn closed(pod: &Pod) -> impl Iterator<Item = ContainerRequest> {
     names.filter(move |name| failed(name)).map(|name| ContainerRequest { name: name.clone(), image: None })
 }
 
+/// The order of the request for these containers. `None`: not yet, because one of them runs and is not Ready.
+pub fn order(
+    input: &ReconcileInput<'_>,
+    view: &PodView<'_>,
+    containers: &[ContainerRequest],
+) -> Option<Order> {
+    let names = containers.iter().map(|container| container.name.as_str());
+    // A pod that is Ready serves, also one between two revisions. One that is not is repaired if a failed task, or the
+    // update that is aborted, left it as it is.
+    let repairs = !view.ready && (view.between_revisions || input.aborts);
+    start_first::order(input.spec.update.order, view.pod, names, repairs)
+}
+
 /// The request of `task`.
-pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<ContainerRequest>) -> Request {
+pub fn build(
+    spec: &WorkloadSpec,
+    pod: &Pod,
+    task: &PodTask,
+    containers: Vec<ContainerRequest>,
+    order: Order,
+) -> Request {
     let mut request = Request::new(task.id(), containers);
+    request.order = order;
     request.reason = format!("{} {}: revision {}", spec.kind_name(), spec.name, task.target);
+    let grace = start_first::grace_seconds(&spec.template);
+    let missing = start_first::missing_seconds(order, request.containers.len(), grace);
+    request.deadline_seconds = request.deadline_seconds.saturating_add(missing).min(MAX_DEADLINE_SECONDS);
     if task.purpose == Purpose::HotPatch {
         prove(&mut request, spec);
         return request;
     }
     // Without this flag a container waits until the one before runs; the other orders require no more.
-    request.each_ready = spec.update.order == ContainerOrder::OrderedReady;
+    request.each_ready = spec.update.policy == ContainerOrder::OrderedReady;
     // If the user disabled the readiness gate, there is no traffic to drain; if it is merely missing, the agent
     // reports that.
     if spec.gate || pod.gated {
         request.grace_period_seconds = spec.update.grace.min(MOST_GRACE);
-        request.deadline_seconds = request.grace_period_seconds + DEADLINE_SECONDS;
+        let deadline = request.deadline_seconds.saturating_add(request.grace_period_seconds);
+        request.deadline_seconds = deadline.min(MAX_DEADLINE_SECONDS);
     }
     prove(&mut request, spec);
     request.post_hook = spec.hooks.post_inplace.as_ref().map(|hook| HookRef {
@@ -73,13 +97,17 @@ pub fn build(spec: &WorkloadSpec, pod: &Pod, task: &PodTask, containers: Vec<Con
     request
 }
 
-/// Sets how long the new containers must stay up before the agent accepts them, and extends the deadline by that time.
-/// What the longest deadline has no room for is left to `minReadySeconds` of the workload itself.
+/// Sets how long the new containers must stay up before the agent accepts them, and extends the deadline by that time,
+/// and by the time that the proof of a standby takes. What the longest deadline has no room for is left to
+/// `minReadySeconds` of the workload itself.
 fn prove(request: &mut Request, spec: &WorkloadSpec) {
     let each =
         if request.each_ready { u32::try_from(request.containers.len()).unwrap_or(1).max(1) } else { 1 };
-    let most = MOST_DEADLINE.saturating_sub(request.deadline_seconds) / each;
+    let standby = u32::from(request.order == Order::StartFirst);
+    let most = MAX_DEADLINE_SECONDS.saturating_sub(request.deadline_seconds) / (each + standby);
     let desired = u32::try_from(spec.min_ready.as_secs()).unwrap_or(u32::MAX);
     request.min_ready_seconds = desired.min(most);
-    request.deadline_seconds += request.min_ready_seconds * each;
+    let standby = u32::try_from(request.seconds_to_start_first()).unwrap_or(u32::MAX);
+    let proofs = (request.min_ready_seconds * each).saturating_add(standby);
+    request.deadline_seconds = request.deadline_seconds.saturating_add(proofs).min(MAX_DEADLINE_SECONDS);
 }

@@ -15,6 +15,7 @@ use crate::api::game_stateful_set::{
 };
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
 use crate::api::priority::PriorityKey;
+use crate::api::request::Order;
 use crate::api::workload::{Canary, ContainerOrder, HookStrategy, UpdateFailurePolicy, WorkloadHook};
 use crate::api::workload_key;
 use crate::podtask::amount::{Amount, Bounds};
@@ -117,7 +118,9 @@ pub struct Update {
     /// True when images are pulled in advance.
     pub prefetch: bool,
     /// The order of containers within a pod.
-    pub order: ContainerOrder,
+    pub policy: ContainerOrder,
+    /// Whether a new container is started before or after the old one is stopped.
+    pub order: Order,
     /// The canary steps.
     pub canary: Option<Canary>,
     /// The keys of the order of pods. Not used for pods that are updated one after the other by ordinal.
@@ -237,10 +240,19 @@ impl WorkloadSpec {
         let deadline = self.progress_deadline?;
         let drains = self.update.way == UpdateType::InplaceUpdate && self.gate;
         let grace = SignedDuration::from_secs(if drains { self.update.grace.into() } else { 0 });
-        let (fields, least) = if grace.is_zero() {
-            ("minReadySeconds", self.min_ready)
-        } else {
-            ("minReadySeconds and inPlaceUpdateStrategy.gracePeriodSeconds together", self.min_ready + grace)
+        // A standby has to stay up for `minReadySeconds` before the new container has to.
+        let ready = if self.starts_first() { self.min_ready + self.min_ready } else { self.min_ready };
+        let (fields, least) = match (self.starts_first(), grace.is_zero()) {
+            (false, true) => ("minReadySeconds", ready),
+            (false, false) => {
+                ("minReadySeconds and inPlaceUpdateStrategy.gracePeriodSeconds together", ready + grace)
+            }
+            (true, true) => ("twice minReadySeconds, because of the order StartFirst", ready),
+            (true, false) => (
+                "twice minReadySeconds, because of the order StartFirst, and inPlaceUpdateStrategy.gracePeriodSeconds \
+                 together",
+                ready + grace,
+            ),
         };
         (deadline <= least).then(|| {
             format!(
@@ -254,6 +266,11 @@ impl WorkloadSpec {
     pub fn threshold(&self) -> usize {
         let of_budget = self.bounds().unavailable;
         self.update.threshold.map_or(of_budget, |threshold| threshold.up(self.replicas)).max(1)
+    }
+
+    /// True when pods are updated in place with the order `StartFirst`.
+    pub fn starts_first(&self) -> bool {
+        self.is_in_place() && self.update.order == Order::StartFirst
     }
 
     /// True when pods are updated in place.
@@ -350,7 +367,8 @@ impl<'a> About<'a> {
             on_failure: strategy.on_failure,
             grace: u32::try_from(strategy.in_place_update_strategy.grace_period_seconds).unwrap_or(0),
             prefetch: strategy.in_place_update_strategy.prefetch,
-            order: strategy.in_place_update_strategy.policy,
+            policy: strategy.in_place_update_strategy.policy,
+            order: strategy.in_place_update_strategy.order,
             canary: strategy.canary,
             priority: strategy.priority,
             fallback: self.has_annotation(workload_key::FALLBACK, "Recreate"),

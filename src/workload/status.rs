@@ -70,8 +70,8 @@ pub fn update_failure(
     step: &Step,
     problem: Option<String>,
 ) -> Option<UpdateFailure> {
-    if let Some(blocked) = &survey.blocked {
-        return Some(UpdateFailure::new("NotInPlace", blocked.clone(), true));
+    if let Some((reason, blocked)) = &survey.blocked {
+        return Some(UpdateFailure::new(reason, blocked.clone(), true));
     }
     if let Some(no_budget) = &survey.no_budget {
         return Some(UpdateFailure::new("NoBudget", no_budget.clone(), true));

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::api::game_deployment::UpdateType;
+use crate::api::pod_template::PodTemplate;
+use crate::api::request::{ContainerRequest, Order};
 use crate::podtask::pod::PodPhase;
-use crate::podtask::state::Stage;
+use crate::podtask::start_first;
+use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::Purpose;
 use crate::workload::canary::Held;
 use crate::workload::diff::Change;
@@ -13,6 +16,9 @@ use crate::workload::input::ReconcileInput;
 use crate::workload::request;
 use crate::workload::stateful::threshold;
 use crate::workload::view::{PodView, left_closed};
+
+/// The reason when the containers that change cannot start first.
+pub const CANNOT_START_FIRST: &str = "CannotStartFirst";
 
 /// How one pod gets to the newest revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +33,8 @@ pub enum Route {
     PodTask(Purpose),
     /// The pod cannot get there; the sentence says why.
     Blocked(String),
+    /// The order is `StartFirst`, and the containers that change cannot start first; the sentence says why.
+    CannotStartFirst(String),
 }
 
 /// The survey of an update.
@@ -56,8 +64,10 @@ pub struct Survey<'a> {
     pub creates_old: bool,
     /// The update type of the spec.
     pub way: UpdateType,
-    /// Why a pod cannot be updated, if so.
-    pub blocked: Option<String>,
+    /// Why a pod cannot be updated, if so: reason and sentence.
+    pub blocked: Option<(&'static str, String)>,
+    /// The pods that get no request yet: the order is `StartFirst`, and a container that changes runs and is not Ready.
+    pub not_ready: Vec<&'a str>,
     /// Why the limits of the spec allow no update, if so and if there is one.
     pub no_budget: Option<String>,
 }
@@ -95,6 +105,7 @@ impl<'a> Survey<'a> {
             creates_old: (paused && !by_step) || stopped,
             way: input.spec.update.way,
             blocked: None,
+            not_ready: Vec::new(),
             no_budget: None,
         };
         survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
@@ -108,10 +119,23 @@ impl<'a> Survey<'a> {
         survey.need_surge += input.views.iter().filter(goes_back).count();
         survey.blocked = input.views.iter().find_map(|view| match survey.route(view) {
             Route::Blocked(why) if survey.is_eligible(input, view) => {
-                Some(format!("pod {}: {why}", view.pod.name))
+                Some(("NotInPlace", format!("pod {}: {why}", view.pod.name)))
+            }
+            Route::CannotStartFirst(why) if survey.is_eligible(input, view) => {
+                let remedy = "set spec.updateStrategy.inPlaceUpdateStrategy.order to StopFirst, or change the template";
+                Some((CANNOT_START_FIRST, format!("pod {}: {why}; {remedy}", view.pod.name)))
             }
             _ => None,
         });
+        let waits = |view: &&PodView<'_>| {
+            matches!(survey.route(view), Route::PodTask(Purpose::InPlace | Purpose::HotPatch))
+                && survey.is_eligible(input, view)
+                && view.last_failure(update) != Some(Stage::Failed)
+                && matches!(view.task_state, TaskState::Over | TaskState::Waiting)
+                && input.spec.starts_first()
+                && is_early(input, view, &input.update.template)
+        };
+        survey.not_ready = input.views.iter().filter(waits).map(|view| view.pod.name.as_str()).collect();
         let waits = |view: &PodView<'_>| !view.is_at(update) && survey.is_eligible(input, view);
         survey.no_budget = input.spec.budget_problem().filter(|_| input.views.iter().any(waits));
         survey
@@ -148,6 +172,22 @@ impl<'a> Survey<'a> {
         let going = input.views.iter().filter(goes).count();
         if input.spec.stateful().is_some() { going } else { going.min(self.old.saturating_sub(self.held)) }
     }
+}
+
+/// True when the request that takes `view` to `target` has to wait until a container that runs is Ready.
+pub(super) fn is_early(input: &ReconcileInput<'_>, view: &PodView<'_>, target: &PodTemplate) -> bool {
+    let targets = request::targets(view, target, &input.revisions);
+    request::order(input, view, &targets).is_none()
+}
+
+/// Why the containers of `view` that change cannot start first, if the template says so and they have to.
+fn not_first(input: &ReconcileInput<'_>, view: &PodView<'_>, targets: &[ContainerRequest]) -> Option<String> {
+    if !input.spec.starts_first() || request::order(input, view, targets) == Some(Order::StopFirst) {
+        return None;
+    }
+    let names = targets.iter().map(|target| target.name.as_str());
+    let why = start_first::problem(&input.update.template, names)?;
+    Some(format!("{why} (order StartFirst)"))
 }
 
 /// True when a pod stopped between two revisions and can go back to its own.
@@ -191,13 +231,17 @@ fn route<'a>(
             Route::Blocked(why)
         };
     }
-    let nothing = request::targets(view, &input.update.template, &input.revisions).is_empty();
-    if nothing && !left_closed(view.pod, &input.revisions) {
+    let targets = request::targets(view, &input.update.template, &input.revisions);
+    if targets.is_empty() && !left_closed(view.pod, &input.revisions) {
         return Route::Relabel;
     }
     if view.pod.phase != PodPhase::Running {
         // The pod has no warm state, and an agent has no container to work on.
         return Route::PodTask(Purpose::Recreate);
+    }
+    // The agent would refuse the request, and a deletion would stop what serves.
+    if let Some(why) = not_first(input, view, &targets) {
+        return Route::CannotStartFirst(why);
     }
     let hot = input.spec.update.way == UpdateType::HotPatchUpdate;
     Route::PodTask(if hot { Purpose::HotPatch } else { Purpose::InPlace })

@@ -23,7 +23,7 @@ use crate::podtask::time::later;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::order;
-use crate::workload::survey::{Route, Survey, needs_repair};
+use crate::workload::survey::{Route, Survey, is_early, needs_repair};
 use crate::workload::view::PodView;
 
 /// A task that a pod is to have.
@@ -192,7 +192,11 @@ impl<'s, 'a> Allocation<'s, 'a> {
         match self.survey.route(view) {
             _ if self.is_held(view) => repair(self.input, view),
             Route::PodTask(purpose) => Some(Wanted::new(*purpose, self.input.update_name())),
-            Route::Done | Route::OnDelete | Route::Relabel | Route::Blocked(_) => None,
+            Route::Done
+            | Route::OnDelete
+            | Route::Relabel
+            | Route::Blocked(_)
+            | Route::CannotStartFirst(_) => None,
         }
     }
 
@@ -200,6 +204,10 @@ impl<'s, 'a> Allocation<'s, 'a> {
     /// none.
     fn begin(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
         if wanted.is_in_place() && !self.input.node_has_capacity(&self.load, view) {
+            return;
+        }
+        let target = self.input.template(wanted.target).filter(|_| wanted.is_in_place());
+        if target.is_some_and(|target| is_early(self.input, view, target)) {
             return;
         }
         if self.may_add(view) && wanted.is_in_place() && view.ready {
@@ -294,6 +302,25 @@ pub fn with_budgets(
     let names: Vec<_> = budgets.iter().map(String::as_str).collect();
     let message = format!("{message}, waiting for PodDisruptionBudget {}", names.join(", "));
     (going, if busy { reason } else { "PodDisruptionBudget" }, message)
+}
+
+/// The progress of an update, with the pods that get no request before their container is Ready.
+pub fn with_not_ready(
+    input: &ReconcileInput<'_>,
+    survey: &Survey<'_>,
+    progress: (bool, &'static str, String),
+) -> (bool, &'static str, String) {
+    let (going, reason, message) = progress;
+    let Some(first) = survey.not_ready.first().filter(|_| reason == "Updating") else {
+        return (going, reason, message);
+    };
+    let busy = input.views.iter().any(|view| matches!(view.task_state, TaskState::Busy { .. }));
+    let message = format!(
+        "{message}, waiting for {} pods to be Ready, for example {first}: with the order StartFirst a container that runs \
+         and is not Ready is not replaced; to replace it, set spec.updateStrategy.inPlaceUpdateStrategy.order to StopFirst",
+        survey.not_ready.len()
+    );
+    (going, if busy { reason } else { "PodsNotReady" }, message)
 }
 
 /// How many available pods in `pool` may still become unavailable, whatever the number of tasks. A pod whose request

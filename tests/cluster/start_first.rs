@@ -90,7 +90,12 @@ struct Answer {
 impl Client {
     /// Begins to send requests, and waits for the first answers.
     pub(crate) fn of(pod: &Pod<'_>) -> Self {
-        let address: SocketAddr = format!("{}:8080", pod.facts().ip).parse().unwrap();
+        Self::at(&pod.facts().ip)
+    }
+
+    /// The same for the pod with this address.
+    pub(crate) fn at(ip: &str) -> Self {
+        let address: SocketAddr = format!("{ip}:8080").parse().unwrap();
         let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let sender = |_| {
             let (stop, answers) = (Arc::clone(&stop), Arc::clone(&answers));
@@ -129,7 +134,7 @@ impl Client {
     }
 
     /// Waits until `version` answers.
-    fn awaits(&self, version: &str) {
+    pub(crate) fn awaits(&self, version: &str) {
         eventually(&format!("an answer of {version}"), || {
             let answers = self.answers.lock().unwrap();
             answers.last()?.version.as_ref().ok().filter(|last| *last == version).map(drop)

@@ -8,6 +8,7 @@ mod prefetch;
 mod preserved;
 mod reinstalled;
 mod shipped;
+mod start_first;
 mod taken_over;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -52,12 +53,13 @@ fn workloads_are_brought_about() {
     });
     let published = &published_server(&cluster.node().ip);
     parts.run("hooks", || hooks_hold_pods_until_they_let_them_pass(cluster, published));
-    let rest: [(_, Part); 5] = [
+    let rest: [(_, Part); 6] = [
         ("canary steps", canary::canary_steps_hold_the_rollout_until_they_are_passed),
         ("a hook afterwards", canary::a_hook_afterwards_takes_the_image_back_until_it_passes),
         ("an abort", aborted::a_failed_update_takes_the_pods_back_in_place),
         ("claims", canary::claims_stay_and_are_found_again),
         ("an image ahead of its update", prefetch::the_image_arrives_while_a_hook_runs),
+        ("an update without downtime", start_first::clients_of_a_workload_that_starts_first_notice_nothing),
     ];
     parts.run_all(rest.map(|(name, part)| (name, move || part(cluster, published))));
     // No write exceeded the shipped rights.

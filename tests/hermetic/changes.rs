@@ -118,6 +118,55 @@ async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
     assert!(event["message"].as_str().unwrap().contains("`configmaps/b` is not valid"), "{event}");
 }
 
+/// The container `web` of `files` mounts the `ConfigMap`, that of `values` has environment values from it. Both are to be
+/// started first.
+#[tokio::test]
+async fn only_a_container_without_an_environment_from_the_object_is_restarted_with_start_first() {
+    let api = start().await;
+    api.put(config("ConfigMap", "app", &json!({ "a": "1" })));
+    for name in ["files", "values"] {
+        deployment(&api, name, "configmap/app=web");
+        api.edit_of("deployments", "shop", name, |deployment| {
+            deployment["metadata"]["annotations"][annotation::RESTART_ON_CHANGE_ORDER] = json!("StartFirst");
+            let pod = &mut deployment["spec"]["template"]["spec"];
+            if name == "files" {
+                pod["containers"][0]["envFrom"] = json!([]);
+                pod["containers"][0]["volumeMounts"] = json!([{ "name": "conf", "mountPath": "/conf" }]);
+                pod["volumes"] = json!([{ "name": "conf", "configMap": { "name": "app" } }]);
+                pod["terminationGracePeriodSeconds"] = json!(600);
+            }
+        });
+    }
+    let mut pod = pods::pod("shop", "files-0", "node-1");
+    pod["metadata"]["labels"]["app"] = json!("files");
+    api.put(pod);
+    let _controller = lead(&api);
+    let is_seen = |store: &Store| ["files", "values"].iter().all(|name| seen(store, name).is_some());
+    api.until("what there is is written down", is_seen).await;
+    let before = api.store(|store| seen(store, "values")).unwrap();
+    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
+    let touched = |pod: &Value| pod["metadata"]["annotations"][annotation::CONFIGURATION].is_string();
+    api.until("the pod is annotated", |store| store.pods().all(touched)).await;
+    api.until("both are handled", |store| {
+        ["files", "values"].iter().all(|name| seen(store, name).is_some_and(|now| now != before))
+    })
+    .await;
+    let rollouts = api.store(|store| rollouts(store));
+    assert_eq!(rollouts.len(), 1, "{rollouts:#?}");
+    let spec = &rollouts[0]["spec"];
+    assert_eq!(
+        (&spec["target"]["workloadRef"]["name"], &spec["pod"]["order"]),
+        (&json!("files"), &json!("StartFirst"))
+    );
+    assert!(spec["pod"]["deadlineSeconds"].as_u64().unwrap() > 4 * 600, "the stops fit: {spec:#}");
+    api.until("an event", |store| store.events.iter().any(|event| event["reason"] == "CannotStartFirst"))
+        .await;
+    let event = api.events().into_iter().find(|event| event["reason"] == "CannotStartFirst").unwrap();
+    assert_eq!((&event["type"], &event["involvedObject"]["name"]), (&json!("Warning"), &json!("values")));
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains("container web has an environment from a ConfigMap"), "{message}");
+}
+
 #[tokio::test]
 async fn a_secret_that_may_not_be_read_is_reported_and_nothing_is_done() {
     let api = start().await;

@@ -52,6 +52,8 @@ pub(crate) struct Subject {
     pub(crate) handled: Option<HandledHashes>,
     /// How many pods may be unavailable during a restart.
     pub(crate) max_unavailable: Option<String>,
+    /// Whether the new containers are started before or after the old ones are stopped.
+    pub(crate) order: Option<String>,
 }
 
 /// The cached part of a workload.
@@ -156,6 +158,7 @@ where
         handled: annotation(annotation::RESTART_ON_CHANGE_SEEN)
             .and_then(|text| serde_json::from_str(&text).ok()),
         max_unavailable: annotation(annotation::RESTART_ON_CHANGE_MAX_UNAVAILABLE),
+        order: annotation(annotation::RESTART_ON_CHANGE_ORDER),
     }
 }
 

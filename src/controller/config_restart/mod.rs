@@ -10,18 +10,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::pod_template::PodTemplate;
+use crate::api::request::{DEADLINE_SECONDS, MAX_DEADLINE_SECONDS, Order};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::Server;
-use crate::config_restart::{self, Change, Content, Reference, Source, Step, containers, decide};
+use crate::config_restart::{self, Change, Content, Malformed, Reference, Source, Step, containers, decide};
 use crate::controller::Common;
 use crate::controller::config_restart::cache::{Subject, Subjects, Watched};
 use crate::controller::events::Events;
+use crate::podtask::start_first;
 use crate::podtask::write::Event;
 use crate::process::clock;
 use crate::process::log::chain;
@@ -37,6 +41,22 @@ const AT_ONCE: usize = 8;
 const ROLLOUT_TTL_SECONDS: i32 = 86_400;
 /// The rollout's name starts with at most this many bytes of the workload's name.
 const STEM: usize = 60;
+
+/// The parameters of the restarts of one workload.
+#[derive(Clone, Debug)]
+struct Options {
+    max_unavailable: IntOrString,
+    order: Order,
+}
+
+impl Options {
+    fn of(subject: &Subject) -> Result<Self, Malformed> {
+        Ok(Self {
+            max_unavailable: config_restart::max_unavailable(subject.max_unavailable.as_deref())?,
+            order: config_restart::order(subject.order.as_deref())?,
+        })
+    }
+}
 
 /// Kind, namespace and name of an object that a workload names.
 type ObjectKey = (Source, String, String);
@@ -72,14 +92,12 @@ impl Changes {
         let subjects = self.subjects.list();
         let mut named = BTreeSet::new();
         for subject in &subjects {
-            let read = config_restart::parse(&subject.text).and_then(|references| {
-                Ok((references, config_restart::max_unavailable(subject.max_unavailable.as_deref())?))
-            });
+            let read = config_restart::parse(&subject.text)
+                .and_then(|references| Ok((references, Options::of(subject)?)));
             match read {
-                Ok((references, most)) => {
+                Ok((references, options)) => {
                     named.extend(references.iter().map(|reference| object_key(subject, reference)));
-                    let most = json!(most);
-                    if let Err(error) = self.reconcile_workload(subject, &references, most).await {
+                    if let Err(error) = self.reconcile_workload(subject, &references, &options).await {
                         self.record_failure(subject, &error).await;
                     }
                 }
@@ -102,7 +120,7 @@ impl Changes {
         &mut self,
         subject: &Subject,
         references: &[Reference],
-        most: serde_json::Value,
+        options: &Options,
     ) -> Result<(), Error> {
         let mut contents = Vec::new();
         for reference in references {
@@ -111,7 +129,7 @@ impl Changes {
         let mut change = self.open.remove(&subject.uid);
         let step =
             decide(&subject.uid, references, &contents, subject.handled.as_ref(), &mut change, clock::now());
-        let done = self.take(&step, subject, references, change.as_mut(), most).await;
+        let done = self.take(&step, subject, references, change.as_mut(), options).await;
         if let Some(change) = change.filter(|_| step != Step::Restart || done.is_err()) {
             self.open.insert(subject.uid.clone(), change);
         }
@@ -124,7 +142,7 @@ impl Changes {
         subject: &Subject,
         references: &[Reference],
         change: Option<&mut Change>,
-        most: serde_json::Value,
+        options: &Options,
     ) -> Result<(), Error> {
         match (step, change) {
             (Step::Record(hashes), _) => self.server.record_handled(subject, hashes).await,
@@ -148,14 +166,30 @@ impl Changes {
                 let pod = self.server.workload_template(subject).await?.pod;
                 let names = containers(&pod, references, &change.changed);
                 let what = change.changed.join(", ");
+                let template = PodTemplate(json!({ "spec": pod }));
+                let starts_first = options.order == Order::StartFirst;
+                let problem = start_first::problem(&template, names.iter().map(String::as_str));
                 if names.is_empty() {
                     let note = format!(
                         "{what} changed, but no container of the pod template uses it: name the container in the annotation, \
                          {what}=CONTAINER"
                     );
                     self.report(subject, "NothingToRestart", true, note).await;
+                } else if let Some(problem) = problem.filter(|_| starts_first) {
+                    let note = format!(
+                        "{what} changed, and nothing is restarted: the order StartFirst is not possible: {problem}. Remove the \
+                         annotation {}, or name one container, {what}=CONTAINER; then restart {} with `inplace restart`",
+                        annotation::RESTART_ON_CHANGE_ORDER,
+                        names.join(", ")
+                    );
+                    self.report(subject, "CannotStartFirst", true, note).await;
                 } else {
-                    let rollout = rollout(subject, change, &names, &most);
+                    let missing = start_first::missing_seconds(
+                        options.order,
+                        names.len(),
+                        start_first::grace_seconds(&template),
+                    );
+                    let rollout = rollout(subject, change, &names, options, missing);
                     self.server.create_rollout(&rollout).await?;
                     let name = kube::ResourceExt::name_any(&rollout);
                     tracing::info!(%subject, rollout = name, what, "the configuration has changed: created a rollout");
@@ -221,10 +255,18 @@ fn object_key(subject: &Subject, reference: &Reference) -> ObjectKey {
 
 /// The rollout for `change`. Its name is deterministic, so that a second leader creates no duplicate. The
 /// workload owns it, so it is deleted with the workload.
-fn rollout(subject: &Subject, change: &Change, names: &[String], most: &serde_json::Value) -> InPlaceRollout {
+/// `missing`: seconds by which the default deadline of a request is too short for these containers.
+fn rollout(
+    subject: &Subject,
+    change: &Change,
+    names: &[String],
+    options: &Options,
+    missing: u32,
+) -> InPlaceRollout {
     let stem = subject.name.get(..STEM).unwrap_or(&subject.name).trim_end_matches(['-', '.']);
     let containers: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
     let reason = format!("{} changed", change.changed.join(", "));
+    let deadline = DEADLINE_SECONDS.saturating_add(missing).min(MAX_DEADLINE_SECONDS);
     let made = json!({
         "apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
         "metadata": {
@@ -235,8 +277,9 @@ fn rollout(subject: &Subject, change: &Change, names: &[String], most: &serde_js
         "spec": {
             "target": { "workloadRef": { "apiVersion": subject.api_version(), "kind": subject.kind,
                 "name": subject.name } },
-            "containers": containers, "maxUnavailable": most, "ttlSecondsAfterFinished": ROLLOUT_TTL_SECONDS,
-            "pod": { "reason": reason },
+            "containers": containers, "maxUnavailable": options.max_unavailable,
+            "ttlSecondsAfterFinished": ROLLOUT_TTL_SECONDS,
+            "pod": { "reason": reason, "order": options.order, "deadlineSeconds": deadline },
         },
     });
     serde_json::from_value(made).unwrap_or_else(|_| unreachable!("all of its fields are in the type"))

@@ -32,6 +32,7 @@ mod prefetch;
 mod priority;
 mod scale;
 mod seeds;
+mod start_first;
 mod surge;
 mod undo;
 

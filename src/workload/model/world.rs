@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::annotation;
 use crate::api::hook_run::HookPhase;
-use crate::api::request::Request;
+use crate::api::request::{Order, Request};
 use crate::api::status::{Phase, Step};
 use crate::api::workload_key;
 use crate::podtask::disruption::DisruptionAllowance;
@@ -120,6 +120,7 @@ impl World {
             Move::Retry => self.retry(),
             Move::Budget(least) => self.least = Some(usize::from(*least)),
         }
+        self.report_containers();
     }
 
     /// How many disruptions the `PodDisruptionBudget` allows, as the disruption controller computes it.
@@ -369,6 +370,9 @@ impl World {
         let (phase, step) = match (step, how) {
             (Step::Pull | Step::Drain, _) if withdrawn => (Phase::Cancelled, step),
             (Step::Pull, AgentMove::Refuse) => (Phase::Refused, step),
+            (Step::Pull, AgentMove::Fail) if open.order == Order::StartFirst => {
+                (Phase::Failed, Step::Standby)
+            }
             (Step::Pull, _) => (Phase::Running, Step::Drain),
             (Step::Drain, _) => (Phase::Running, Step::Swap),
             (Step::Swap, _) => (Phase::Running, Step::Verify),
@@ -438,6 +442,7 @@ impl World {
                 }
             }
             self.kubelet();
+            self.report_containers();
             if round % 10 == 0 {
                 self.retry();
             }
@@ -458,15 +463,6 @@ impl World {
     /// The uids of the pods that are not being deleted.
     pub(super) fn uids(&self) -> BTreeSet<String> {
         self.pods.iter().filter(|pod| !pod.is_deleting()).map(|pod| pod.uid.clone()).collect()
-    }
-
-    pub(super) fn replicas(&self) -> usize {
-        self.draft.spec().replicas
-    }
-
-    /// True while surge pods exist.
-    pub(super) fn is_surging(&self) -> bool {
-        self.pods.iter().any(|pod| pod.is_active() && pod.surge)
     }
 }
 

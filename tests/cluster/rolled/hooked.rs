@@ -69,7 +69,8 @@ pub(super) fn a_pod_whose_hook_fails_is_not_touched_and_the_last(fixture: &Fixtu
     let failure = &status["failures"][0];
     let why = failure["message"].as_str().unwrap();
     assert!(
-        why.starts_with("hook never (HookRun ") && why.contains("did not pass: metric asks is Failed"),
+        why.starts_with("PreHookFailed: hook never (HookRun ")
+            && why.contains("did not pass: metric asks is Failed"),
         "{why}"
     );
     let asked: Vec<_> =

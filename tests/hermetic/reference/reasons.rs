@@ -24,7 +24,7 @@ FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun HostIP
 InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer
 NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer
 PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready
-Reconciling Recreate Rollback ScaleFailed ScaleIn Secret Stalled StartInPlaceUpdate Swap
+Reconciling Recreate Rollback ScaleFailed ScaleIn Secret Stalled StartFirst StartInPlaceUpdate StopFirst Swap
 TerminationByKubelet Ti True Unknown UpdateFailed Updated
 Verify Warning
 ";

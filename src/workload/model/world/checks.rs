@@ -1,7 +1,8 @@
 //! The invariants of the model tests. Checks only: it changes no object.
 
 use crate::api::annotation;
-use crate::api::request::Request;
+use crate::api::request::{Order, Request};
+use crate::api::status::Phase;
 use crate::api::workload::{PauseCondition, PauseReason};
 use crate::api::workload_key;
 use crate::podtask::pod::{Pod, PodPhase};
@@ -75,6 +76,7 @@ impl World {
                         let request = patch.annotations[annotation::REQUEST].as_deref();
                         let request = Request::parse(request).unwrap().unwrap();
                         assert_eq!(i64::from(request.min_ready_seconds), spec.min_ready.as_secs());
+                        self.check_order(&spec, &pod.name, &request);
                         if *why == Why::InPlace {
                             self.check_gate(&spec, &pod.name);
                         }
@@ -165,6 +167,22 @@ impl World {
         }
     }
 
+    /// With `StartFirst`, only a container that is Ready starts first, and one that runs is replaced without a standby only
+    /// in a pod that is not Ready because of a failed task or an aborted update.
+    fn check_order(&self, spec: &WorkloadSpec, name: &str, request: &Request) {
+        let pod = self.pods.iter().find(|pod| pod.name == name).unwrap();
+        if spec.update.order == Order::StopFirst || request.order == Order::StartFirst {
+            assert!(request.order == Order::StopFirst || pod.unready.is_empty(), "{name} is not Ready");
+            return;
+        }
+        let closed = pod.answer.as_ref().is_some_and(|answer| answer.phase == Phase::Failed);
+        let own = self.revisions.iter().find(|revision| revision.name == pod.label);
+        let is_torn = closed || own.is_some_and(|own| own.template.image("app") != pod.image("app"));
+        let repairs = !pod.is_ready() && (is_torn || self.is_aborted());
+        let waits = !pod.unready.is_empty() && pod.unready.iter().all(|(_, waits)| *waits);
+        assert!(repairs || waits, "{name} is replaced without a standby: {pod:#?}");
+    }
+
     /// A running pod is touched only after its own hook has passed.
     pub(super) fn check_gate(&self, spec: &WorkloadSpec, name: &str) {
         let pod = self.pods.iter().find(|pod| pod.name == name).unwrap();
@@ -176,6 +194,15 @@ impl World {
         let own = |run: &&Run| run.pod_uid == pod.uid && run.key == key && Some(run.kind) == kind;
         let passed = self.runs.iter().filter(own).any(Run::has_passed);
         assert!(passed, "{name} is touched without its hook");
+    }
+
+    pub(in crate::workload::model) fn replicas(&self) -> usize {
+        self.draft.spec().replicas
+    }
+
+    /// True while surge pods exist.
+    pub(in crate::workload::model) fn is_surging(&self) -> bool {
+        self.pods.iter().any(|pod| pod.is_active() && pod.surge)
     }
 
     /// At least this many of the originals were not deleted.

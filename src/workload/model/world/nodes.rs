@@ -3,7 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::podtask::pod::Pod;
+use crate::api::status::Phase;
+use crate::podtask::pod::{Pod, PodPhase};
 use crate::workload::order::{Node, Nodes};
 
 use super::World;
@@ -23,6 +24,17 @@ impl World {
         for pod in self.pods.iter_mut().filter(|pod| is_on(pod, &self.lost)) {
             pod.ready_since = None;
             pod.version.push('n');
+        }
+    }
+
+    /// Kubelets report the container of a pod that is not Ready, unless an agent or a failed request keeps the pod out of
+    /// traffic: it runs, or in some pods it waits for its start.
+    pub(super) fn report_containers(&mut self) {
+        for (at, pod) in self.pods.iter_mut().enumerate() {
+            let closed = pod.answer.as_ref().is_some_and(|answer| answer.phase == Phase::Failed);
+            let out = closed || self.open.contains_key(&pod.uid);
+            let broken = pod.phase == PodPhase::Running && pod.ready_since.is_none() && !out;
+            pod.unready = if broken { vec![("app".to_owned(), at % 2 == 0)] } else { Vec::new() };
         }
     }
 
