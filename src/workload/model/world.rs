@@ -27,7 +27,7 @@ use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
 
 use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE};
-use nodes::{is_on, node_name};
+use nodes::{is_closed, is_on, node_name};
 
 pub(super) use nodes::NODES;
 
@@ -435,7 +435,7 @@ impl World {
                 }
             }
             for pod in &mut self.pods {
-                let closed = pod.answer.as_ref().is_some_and(|answer| answer.phase == Phase::Failed);
+                let closed = is_closed(pod);
                 let drained = self.open.contains_key(&pod.uid);
                 if pod.phase == PodPhase::Running && pod.ready_since.is_none() && !closed && !drained {
                     pod.ready_since = Some(self.now);

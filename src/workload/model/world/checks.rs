@@ -2,7 +2,6 @@
 
 use crate::api::annotation;
 use crate::api::request::{Order, Request};
-use crate::api::status::Phase;
 use crate::api::workload::{PauseCondition, PauseReason};
 use crate::api::workload_key;
 use crate::podtask::pod::{Pod, PodPhase};
@@ -16,7 +15,7 @@ use crate::workload::spec::WorkloadSpec;
 use std::collections::BTreeSet;
 
 use super::World;
-use super::nodes::is_on;
+use super::nodes::{is_closed, is_on};
 
 impl World {
     /// A step that pauses without an end is passed only when a user resumes this very step.
@@ -175,9 +174,8 @@ impl World {
             assert!(request.order == Order::StopFirst || pod.unready.is_empty(), "{name} is not Ready");
             return;
         }
-        let closed = pod.answer.as_ref().is_some_and(|answer| answer.phase == Phase::Failed);
         let own = self.revisions.iter().find(|revision| revision.name == pod.label);
-        let is_torn = closed || own.is_some_and(|own| own.template.image("app") != pod.image("app"));
+        let is_torn = is_closed(pod) || own.is_some_and(|own| own.template.image("app") != pod.image("app"));
         let repairs = !pod.is_ready() && (is_torn || self.is_aborted());
         let waits = !pod.unready.is_empty() && pod.unready.iter().all(|(_, waits)| *waits);
         assert!(repairs || waits, "{name} is replaced without a standby: {pod:#?}");

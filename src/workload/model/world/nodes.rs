@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::status::Phase;
+use crate::api::status::{Phase, Step};
 use crate::podtask::pod::{Pod, PodPhase};
 use crate::workload::order::{Node, Nodes};
 
@@ -31,8 +31,7 @@ impl World {
     /// traffic: it runs, or in some pods it waits for its start.
     pub(super) fn report_containers(&mut self) {
         for (at, pod) in self.pods.iter_mut().enumerate() {
-            let closed = pod.answer.as_ref().is_some_and(|answer| answer.phase == Phase::Failed);
-            let out = closed || self.open.contains_key(&pod.uid);
+            let out = is_closed(pod) || self.open.contains_key(&pod.uid);
             let broken = pod.phase == PodPhase::Running && pod.ready_since.is_none() && !out;
             pod.unready = if broken { vec![("app".to_owned(), at % 2 == 0)] } else { Vec::new() };
         }
@@ -53,4 +52,10 @@ pub(super) fn node_name(at: usize) -> String {
 /// True if the pod is on one of these nodes.
 pub(super) fn is_on(pod: &Pod, nodes: &BTreeSet<String>) -> bool {
     pod.node.as_ref().is_some_and(|node| nodes.contains(node))
+}
+
+/// True if a request failed after the pod was touched: its readiness gate is closed.
+pub(super) fn is_closed(pod: &Pod) -> bool {
+    let failed = pod.answer.as_ref().filter(|answer| answer.phase == Phase::Failed);
+    failed.and_then(|answer| answer.step).is_some_and(|step| step >= Step::Swap)
 }
