@@ -15,6 +15,7 @@ use crate::operation::engine::{Choice, Facts, choose, start_first};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory::Memory;
 use crate::operation::snapshot::{Container, Declared, Gate, Owner, Sandbox, Snapshot, State};
+use crate::operation::standby::seconds_to_probe;
 use crate::operation::state::{BACK_SPARE_SECONDS, stopping_seconds};
 
 /// Seconds that an operation needs in addition to the containers' grace periods and proving times.
