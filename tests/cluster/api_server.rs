@@ -29,6 +29,15 @@ pub(crate) struct ApiServer {
 impl ApiServer {
     /// Starts both and waits until the API server is ready.
     pub(crate) async fn start() -> Self {
+        Self::with_plugins("NodeRestriction,OwnerReferencesPermissionEnforcement").await
+    }
+
+    /// The same without the admission plugin that denies owner references, which acts before the policies.
+    pub(crate) async fn for_policies() -> Self {
+        Self::with_plugins("NodeRestriction").await
+    }
+
+    async fn with_plugins(plugins: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         let [client, peer, secure] = free_ports();
@@ -55,7 +64,7 @@ impl ApiServer {
             format!("--service-account-signing-key-file={}", at("sa.key")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
-            "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".to_owned(),
+            format!("--enable-admission-plugins={plugins}"),
         ];
         let parts = vec![
             spawn(Path::new("etcd"), &etcd, folder.path()),

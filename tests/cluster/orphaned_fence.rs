@@ -9,7 +9,8 @@ use inplace::cri::{
     clone::sandbox_config,
     endpoint::Endpoint,
     proto::v1::{
-        Container, ContainerConfig, ContainerMetadata, CreateContainerRequest, StartContainerRequest,
+        Container, ContainerConfig, ContainerMetadata, CreateContainerRequest, LinuxContainerConfig,
+        LinuxContainerSecurityContext, NamespaceMode, NamespaceOption, StartContainerRequest, UserNamespace,
         runtime_service_client::RuntimeServiceClient,
     },
 };
@@ -110,6 +111,10 @@ fn make_fence(pod: &Pod<'_>, like: &Container, attempt: u32, log_path: &str) {
             labels: like.labels.clone(),
             annotations: like.annotations.clone(),
             log_path: log_path.to_owned(),
+            linux: Some(LinuxContainerConfig {
+                security_context: Some(of_node()),
+                ..LinuxContainerConfig::default()
+            }),
             ..ContainerConfig::default()
         };
         let request = CreateContainerRequest {
@@ -122,6 +127,14 @@ fn make_fence(pod: &Pod<'_>, like: &Container, attempt: u32, log_path: &str) {
         let container_id = runtime.create_container(request).await.unwrap().into_inner().container_id;
         runtime.start_container(StartContainerRequest { container_id }).await.unwrap();
     });
+}
+
+/// The user namespace of the node, as kubelets since 1.25 name it: newer runtimes refuse a container whose sandbox names
+/// another one.
+fn of_node() -> LinuxContainerSecurityContext {
+    let userns_options = Some(UserNamespace { mode: NamespaceMode::Node.into(), ..UserNamespace::default() });
+    let namespace_options = Some(NamespaceOption { userns_options, ..NamespaceOption::default() });
+    LinuxContainerSecurityContext { namespace_options, ..LinuxContainerSecurityContext::default() }
 }
 
 fn is_refused(object: &Object) -> bool {

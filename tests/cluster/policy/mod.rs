@@ -216,7 +216,7 @@ async fn with_policies() -> Option<ApiServer> {
     static WITHOUT: OnceCell<Option<String>> = OnceCell::const_new();
     let mut first = None;
     let find_out = async || {
-        let server = ApiServer::start().await;
+        let server = ApiServer::for_policies().await;
         let without = without_policies(&server).await;
         first = Some(server);
         without
@@ -227,7 +227,7 @@ async fn with_policies() -> Option<ApiServer> {
     }
     Some(match first {
         Some(server) => server,
-        None => ApiServer::start().await,
+        None => ApiServer::for_policies().await,
     })
 }
 
