@@ -52,6 +52,38 @@ containers:
   ports: [{containerPort: 8080}]
 ";
 
+/// The same server; in its image v2, each instance after the first one exits.
+const ONCE: &str = "
+terminationGracePeriodSeconds: 5
+securityContext: {sysctls: [{name: net.ipv4.tcp_migrate_req, value: '1'}]}
+containers:
+- name: app
+  image: lab/app:v1
+  command:
+  - sh
+  - -c
+  - |
+    if grep -q v2 /etc/version; then
+      [ ! -e /dev/shm/began ] || exit 3
+      touch /dev/shm/began
+    fi
+    exec serve 8080
+  ports: [{containerPort: 8080}]
+  readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 30}
+";
+
+/// The same server; its image v2 never becomes Ready.
+const UNREADY: &str = "
+terminationGracePeriodSeconds: 5
+securityContext: {sysctls: [{name: net.ipv4.tcp_migrate_req, value: '1'}]}
+containers:
+- name: app
+  image: lab/app:v1
+  command: [serve, '8080']
+  ports: [{containerPort: 8080}]
+  readinessProbe: {exec: {command: [grep, -qv, v2, /etc/version]}, periodSeconds: 1, timeoutSeconds: 30}
+";
+
 /// A native sidecar that serves, beside a container that uses no port.
 const SIDECAR: &str = "
 terminationGracePeriodSeconds: 5
@@ -250,4 +282,23 @@ fn a_native_sidecar_and_the_container_beside_it_are_replaced_one_after_the_other
         adopted(&pod, name, &format!("lab/app:{tag}"));
     }
     client.was_always_served("a native sidecar and the container beside it");
+}
+
+#[test]
+fn an_image_whose_standby_serves_and_whose_container_fails_is_rolled_back_and_that_is_not_felt() {
+    Agent::shared();
+    for (name, spec) in [("once", ONCE), ("unready", UNREADY)] {
+        let pod = Pod::run(Cluster::shared(), name, spec);
+        let client = Client::of(&pod);
+        let before = pod.facts().settled().running("app").clone();
+        let more = json!({"order": "StartFirst", "readyTimeoutSeconds": 10});
+        let swap = request(pod.cluster, &[("app", Some("lab/app:v2"))], more);
+        let status = pod.ask(&swap, Phase::RolledBack);
+        eprintln!("{name}: {} {}", status.reason, status.message);
+        let instance = adopted(&pod, "app", "lab/app:v1");
+        assert_eq!(instance.version, "v1", "{name}");
+        assert_ne!(instance.id, before.id, "{name}");
+        client.awaits("v1");
+        client.was_always_served(name);
+    }
 }
