@@ -31,5 +31,6 @@ mod respec;
 pub mod snapshot;
 pub mod spec_hash;
 pub mod standby;
+pub mod startup;
 pub mod state;
 mod verify;

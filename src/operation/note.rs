@@ -8,6 +8,7 @@ use crate::operation::effect::Verb;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Container, Snapshot};
 use crate::operation::standby;
+use crate::operation::startup;
 use crate::operation::state::{Operation, Reached, Replacement, Target};
 
 /// A decision that changes only the operation.
@@ -43,6 +44,8 @@ pub enum Note {
     Reached(String, Reached),
     /// The new instance has stayed up for the required time.
     Proven(String, Timestamp),
+    /// What the kubelet reports about the startup probe of the new instance of a container.
+    Startup(String, startup::Startup),
     /// From here on, roll back.
     RollBack(Failure),
     /// The rollback of one container.
@@ -80,6 +83,7 @@ impl Note {
             started_at: instance.started_at,
             counts_from: Some(instance.started_at.unwrap_or(instance.created_at).min(now)),
             ready_at: None,
+            startup: None,
         };
         Note::Reached(target.name.clone(), reached)
     }
@@ -153,6 +157,13 @@ impl Operation {
                     reached.ready_at = Some(at);
                 }
             }
+            Note::Startup(name, startup) => {
+                if let Some(index) = target(&mut self.targets, &name)
+                    && let Some(reached) = &mut self.targets[index].reached
+                {
+                    reached.startup = Some(startup);
+                }
+            }
             Note::Rebased(instance) => {
                 if let Some(index) = target(&mut self.targets, &instance.name) {
                     let target = &mut self.targets[index];
@@ -183,6 +194,7 @@ impl Operation {
                         started_at: instance.started_at,
                         counts_from: instance.started_at,
                         ready_at: None,
+                        startup: None,
                     });
                 }
             }

@@ -154,6 +154,8 @@ pub struct DeclaredContainer {
     pub liveness: Option<Liveness>,
     /// True when the container has a startup probe, whose failure makes the kubelet end the container.
     pub has_startup_probe: bool,
+    /// The interval between two runs of the startup probe, if it has one.
+    pub startup_period: Option<Duration>,
     /// The names of the extended resources that it requests; device plugins provide these.
     pub devices: Vec<String>,
     /// True when environment values come from `ConfigMaps`, `Secrets`, or the pod's labels and annotations.
@@ -164,6 +166,8 @@ pub struct DeclaredContainer {
     pub container_id: Option<String>,
     /// True when the kubelet reports this instance as Ready.
     pub ready: bool,
+    /// True when the kubelet reports that the startup probe of this instance has passed.
+    pub started: bool,
     /// True when the kubelet reports this instance as running.
     pub running: bool,
     /// True when the kubelet reports this instance as created and not started.

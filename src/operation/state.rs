@@ -22,6 +22,7 @@ use crate::operation::last_failure::LastFailure;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::snapshot::{Container, Snapshot};
 use crate::operation::standby::Standby;
+use crate::operation::startup::Startup;
 
 /// The maximum number of remarks stored for the report.
 const MAX_REMARKS: usize = 8;
@@ -210,6 +211,8 @@ pub struct Reached {
     pub counts_from: Option<Timestamp>,
     /// When the instance had stayed up for the required time.
     pub ready_at: Option<Timestamp>,
+    /// What its kubelet has reported about its startup probe.
+    pub startup: Option<Startup>,
 }
 
 impl Target {
@@ -549,8 +552,7 @@ impl Operation {
         }
         self.last_failure.iter_mut().for_each(|last_failure| moved(&mut last_failure.at));
         for target in &mut self.targets {
-            target.pulled_at.iter_mut().for_each(moved);
-            target.stopped_at.iter_mut().for_each(moved);
+            [&mut target.pulled_at, &mut target.stopped_at].into_iter().flatten().for_each(moved);
             if let Some(standby) = &mut target.standby {
                 let times = [&mut standby.begun_at, &mut standby.proven_at, &mut standby.stopped_at];
                 times.into_iter().flatten().for_each(moved);
@@ -560,8 +562,9 @@ impl Operation {
                 times.into_iter().flatten().for_each(moved);
             }
             if let Some(reached) = &mut target.reached {
-                let Reached { stopped_at, started_at, counts_from, ready_at, .. } = reached;
+                let Reached { stopped_at, started_at, counts_from, ready_at, startup, .. } = reached;
                 [stopped_at, started_at, counts_from, ready_at].into_iter().flatten().for_each(moved);
+                startup.iter_mut().filter_map(Startup::claimed_at).for_each(moved);
             }
         }
     }

@@ -10,8 +10,9 @@ use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
 use crate::operation::probe::PROBED_SETTLES;
 use crate::operation::replace::{clear_up, ended};
-use crate::operation::snapshot::{Snapshot, State};
+use crate::operation::snapshot::{DeclaredContainer, Snapshot, State};
 use crate::operation::standby;
+use crate::operation::startup;
 use crate::operation::state::{Operation, Target, later};
 
 /// The minimum time that a swapped container is observed, even when `minReadySeconds` asks for less: an image that
@@ -69,6 +70,9 @@ pub(super) fn verify<'a>(
                 if reached.ready_at.is_some() {
                     continue;
                 }
+                if let Some(note) = startup::reported(target, snapshot, now) {
+                    return Verdict::Next(Next::Note(note));
+                }
                 if now < proven_at {
                     let until = proven_at.min(later(now, WATCH));
                     wait.get_or_insert(Waiting {
@@ -125,8 +129,17 @@ fn readiness(
     let declared = snapshot.declared.as_ref();
     let reported = declared.and_then(|declared| declared.container(&target.name));
     let listens = standby::listens(operation, target, snapshot, now);
-    if listens && reported.is_some_and(|reported| reported.container_id.as_deref() == id && reported.ready) {
-        return Readiness::Ready;
+    let seconds = operation.request.ready_timeout_seconds;
+    let until = later(since, SignedDuration::from_secs(i64::from(seconds)));
+    let is_ready = |reported: &&DeclaredContainer| {
+        let is_about = reported.container_id.as_deref() == id;
+        is_about && reported.ready && startup::has_started(reported) && listens
+    };
+    if let Some(reported) = reported.filter(is_ready) {
+        let claimed = startup::claimed_until(target, reported).map(|claimed| claimed.min(until));
+        let Some(claimed) = claimed.filter(|claimed| now < *claimed) else { return Readiness::Ready };
+        let on = format!("waiting for the startup probe of {}", target.name);
+        return Readiness::Awaited(Waiting { until: claimed.min(later(now, WATCH_READY)), on });
     }
     // A container without a probe is Ready as soon as it runs, whether or not a kubelet can report it now.
     if listens
@@ -135,8 +148,6 @@ fn readiness(
     {
         return Readiness::Ready;
     }
-    let seconds = operation.request.ready_timeout_seconds;
-    let until = later(since, SignedDuration::from_secs(i64::from(seconds)));
     // While the kubelet's reports do not arrive, the timeout does not count against the container.
     if now >= until && declared.is_some_and(|declared| declared.current) {
         return Readiness::Late(Failure::NotReady { container: target.name.clone(), seconds });

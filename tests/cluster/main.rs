@@ -49,6 +49,7 @@ mod seeds;
 mod smoke;
 mod standby;
 mod start_first;
+mod startup_probe;
 #[path = "../support/mod.rs"]
 mod support;
 mod swap;

@@ -96,7 +96,7 @@ struct Container {
     #[serde(default, deserialize_with = "or_default")]
     lifecycle: Lifecycle,
     readiness_probe: Option<ReadinessProbe>,
-    startup_probe: Option<IgnoredAny>,
+    startup_probe: Option<StartupProbe>,
     liveness_probe: Option<LivenessProbe>,
     #[serde(default, deserialize_with = "or_default")]
     resources: Resources,
@@ -106,6 +106,13 @@ struct Container {
     env_from: Vec<IgnoredAny>,
     #[serde(default, deserialize_with = "or_default")]
     volume_mounts: Vec<VolumeMount>,
+}
+
+/// The API server fills in the number.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StartupProbe {
+    period_seconds: Option<u32>,
 }
 
 /// The API server fills in the numbers.
@@ -231,6 +238,8 @@ struct ContainerStatus {
     container_id: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
     ready: bool,
+    #[serde(default, deserialize_with = "or_default")]
+    started: bool,
     #[serde(default, deserialize_with = "or_default")]
     restart_count: u32,
     #[serde(default, rename = "imageID", deserialize_with = "or_default")]
@@ -387,6 +396,7 @@ fn declare(
         readiness: container.readiness_probe.as_ref().and_then(ReadinessProbe::read),
         liveness: container.liveness_probe.as_ref().map(LivenessProbe::read),
         has_startup_probe: container.startup_probe.is_some(),
+        startup_period: container.startup_probe.as_ref().map(StartupProbe::period),
         devices: container.resources.limits.devices.clone(),
         env_from_objects: !container.env_from.is_empty() || container.env.iter().any(Env::follows_an_object),
         sub_path_of_objects: container.volume_mounts.iter().any(|mount| {
@@ -395,6 +405,7 @@ fn declare(
         }),
         container_id: reported.and_then(|reported| reported.container_id.as_deref()).and_then(bare_id),
         ready: reported.is_some_and(|reported| reported.ready),
+        started: reported.is_some_and(|reported| reported.started),
         running: reported.is_some_and(|reported| reported.state.running.is_some()),
         unstarted: reported.is_some_and(ContainerStatus::is_unstarted),
         restarts: reported.map_or(0, |reported| reported.restart_count),
@@ -452,6 +463,12 @@ fn memory_limit(spec: &Spec) -> Option<u64> {
     };
     let limit = spec.resources.limits.memory.or_else(of_containers)?;
     Some(limit.saturating_add(spec.overhead.memory.unwrap_or(0)))
+}
+
+impl StartupProbe {
+    fn period(&self) -> Duration {
+        Duration::from_secs(self.period_seconds.unwrap_or(10).into())
+    }
 }
 
 impl LivenessProbe {

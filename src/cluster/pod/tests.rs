@@ -98,11 +98,13 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
         readiness: None,
         liveness: None,
         has_startup_probe: false,
+        startup_period: None,
         devices: Vec::new(),
         env_from_objects: false,
         sub_path_of_objects: false,
         container_id: None,
         ready: false,
+        started: false,
         running: false,
         unstarted: false,
         restarts: 0,
@@ -122,6 +124,7 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
                 pull_policy: PullPolicy::Always,
                 container_id: Some("22".into()),
                 ready: true,
+                started: true,
                 running: true,
                 restarts: 1,
                 image_id: "sha256:bb".into(),
@@ -244,6 +247,23 @@ fn a_container_that_is_created_and_not_started() {
         (status["containerID"], status["state"], status["lastState"]) = (json!(id), state, last);
         let read = read(&pod).declared(true);
         assert_eq!(read.container("app").unwrap().unstarted, unstarted, "{status:#}", status = pod["status"]);
+    }
+}
+
+#[test]
+fn a_startup_probe_and_whether_it_has_passed() {
+    for (probe, started, expected) in [
+        (json!(null), json!(true), (None, true)),
+        (json!({ "periodSeconds": 3 }), json!(true), (Some(3), true)),
+        (json!({ "periodSeconds": 3 }), json!(false), (Some(3), false)),
+        (json!({}), json!(null), (Some(10), false)),
+    ] {
+        let mut pod = today();
+        pod["spec"]["containers"][0]["startupProbe"] = probe;
+        pod["status"]["containerStatuses"][1]["started"] = started;
+        let app = read(&pod).declared(true).container("app").cloned().unwrap();
+        assert_eq!((app.startup_period.map(|period| period.as_secs()), app.started), expected);
+        assert_eq!(app.has_startup_probe, app.startup_period.is_some());
     }
 }
 

@@ -132,6 +132,7 @@ fn an_instance_that_ends_after_it_was_accepted_has_failed() {
             started_at: new.started_at,
             counts_from: None,
             ready_at,
+            startup: None,
         };
         bench.operation.targets[0].reached = Some(reached);
         let snapshot = Snapshot { containers: vec![new.clone()], ..bench.snapshot.clone() };

@@ -473,11 +473,16 @@ impl World {
                     readiness: None,
                     liveness: None,
                     has_startup_probe: self.scenario.startup_probe.is_some(),
+                    startup_period: self
+                        .scenario
+                        .startup_probe
+                        .map(|period| Duration::from_millis(period.unsigned_abs())),
                     devices: Vec::new(),
                     env_from_objects: false,
                     sub_path_of_objects: false,
                     container_id: reported.id.clone(),
                     ready: reported.ready || self.sabotage.everything_is_ready,
+                    started: reported.ready || self.sabotage.everything_is_ready,
                     running: reported.running,
                     unstarted: reported.unstarted,
                     restarts: reported.restarts,
