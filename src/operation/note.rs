@@ -106,14 +106,13 @@ impl Note {
 impl Operation {
     /// Applies a note to the operation.
     pub fn note(&mut self, note: Note) {
-        let target = |targets: &mut Vec<Target>, name: &str| targets.iter().position(|t| t.name == name);
         match note {
             Note::Step(step) => self.step = step,
             Note::Drained(at) => self.drain.iter_mut().for_each(|drain| drain.left_at = Some(at)),
             Note::Confirmed(at) => self.drain.iter_mut().for_each(|drain| drain.confirmed_at = at),
             Note::Stopped(name, at) => {
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].stopped_at = Some(at);
+                if let Some(target) = self.target_mut(&name) {
+                    target.stopped_at = Some(at);
                 }
             }
             Note::Overtaken { name, replaces, attempt, by } => {
@@ -125,48 +124,43 @@ impl Operation {
                     let why = "probably because a probe of it was due before its start";
                     self.remark(format!("{name}: the kubelet ended attempt {ended}, {why}"));
                 }
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].under_way().overtaken(replaces, attempt, by);
-                    self.targets[index].reached = None;
+                if let Some(target) = self.target_mut(&name) {
+                    target.under_way().overtaken(replaces, attempt, by);
+                    target.reached = None;
                 }
             }
             Note::Standby(name, change) => {
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].standby.get_or_insert_default().apply(change);
+                if let Some(target) = self.target_mut(&name) {
+                    target.standby.get_or_insert_default().apply(change);
                 }
             }
             Note::ReportedUnstarted(name) => {
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].under_way().reported_unstarted = true;
+                if let Some(target) = self.target_mut(&name) {
+                    target.under_way().reported_unstarted = true;
                 }
             }
             Note::Hashed(name, hash) => {
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].made_hash = hash;
+                if let Some(target) = self.target_mut(&name) {
+                    target.made_hash = hash;
                 }
             }
             Note::Reached(name, reached) => {
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].reached = Some(reached);
+                if let Some(target) = self.target_mut(&name) {
+                    target.reached = Some(reached);
                 }
             }
             Note::Proven(name, at) => {
-                if let Some(index) = target(&mut self.targets, &name)
-                    && let Some(reached) = &mut self.targets[index].reached
-                {
+                if let Some(reached) = self.reached(&name) {
                     reached.ready_at = Some(at);
                 }
             }
             Note::Startup(name, startup) => {
-                if let Some(index) = target(&mut self.targets, &name)
-                    && let Some(reached) = &mut self.targets[index].reached
-                {
+                if let Some(reached) = self.reached(&name) {
                     reached.startup = Some(startup);
                 }
             }
             Note::Rebased(instance) => {
-                if let Some(index) = target(&mut self.targets, &instance.name) {
-                    let target = &mut self.targets[index];
+                if let Some(target) = self.target_mut(&instance.name) {
                     target.restarts_before_touch = target.restarts_before_touch.saturating_add(1);
                     target.forward = Replacement::of(instance.id.clone(), instance.attempt.saturating_add(1));
                     target.from = Incarnation { image: target.from.image.clone(), ..instance.incarnation() };
@@ -174,39 +168,16 @@ impl Operation {
                     target.change.iter_mut().for_each(|change| change.settled = true);
                 }
             }
-            Note::Moved(sandbox_id, instances) => {
-                self.sandbox_id = sandbox_id;
-                self.last_failure = None;
-                for instance in instances {
-                    let Some(index) = target(&mut self.targets, &instance.name) else { continue };
-                    let target = &mut self.targets[index];
-                    let replacement = Replacement::of(String::new(), instance.attempt);
-                    if self.rollback_cause.is_some() {
-                        target.back = Some(replacement);
-                    } else {
-                        let respec_at = target.forward.respec_at;
-                        target.forward = Replacement { respec_at, ..replacement };
-                    }
-                    target.touched = true;
-                    target.reached = Some(Reached {
-                        to: instance.incarnation(),
-                        stopped_at: target.stopped_at,
-                        started_at: instance.started_at,
-                        counts_from: instance.started_at,
-                        ready_at: None,
-                        startup: None,
-                    });
-                }
-            }
+            Note::Moved(sandbox_id, instances) => self.moved(sandbox_id, instances),
             Note::RollBack(failure) => {
                 self.step = Step::Rollback;
                 self.last_failure = None;
                 self.rollback_cause = Some(failure);
             }
             Note::Back(name, replacement) => {
-                if let Some(index) = target(&mut self.targets, &name) {
-                    self.targets[index].back = Some(replacement);
-                    self.targets[index].reached = None;
+                if let Some(target) = self.target_mut(&name) {
+                    target.back = Some(replacement);
+                    target.reached = None;
                 }
             }
             Note::End(outcome) => {
@@ -215,6 +186,42 @@ impl Operation {
                 self.ending = Some(outcome);
             }
         }
+    }
+}
+
+impl Operation {
+    fn target_mut(&mut self, name: &str) -> Option<&mut Target> {
+        self.targets.iter_mut().find(|target| target.name == name)
+    }
+
+    /// Continues in another sandbox, in which its kubelet has started these instances.
+    fn moved(&mut self, sandbox_id: String, instances: Vec<Container>) {
+        self.sandbox_id = sandbox_id;
+        self.last_failure = None;
+        for instance in instances {
+            let rolls_back = self.rollback_cause.is_some();
+            let Some(target) = self.target_mut(&instance.name) else { continue };
+            let replacement = Replacement::of(String::new(), instance.attempt);
+            if rolls_back {
+                target.back = Some(replacement);
+            } else {
+                let respec_at = target.forward.respec_at;
+                target.forward = Replacement { respec_at, ..replacement };
+            }
+            target.touched = true;
+            target.reached = Some(Reached {
+                to: instance.incarnation(),
+                stopped_at: target.stopped_at,
+                started_at: instance.started_at,
+                counts_from: instance.started_at,
+                ready_at: None,
+                startup: None,
+            });
+        }
+    }
+
+    fn reached(&mut self, name: &str) -> Option<&mut Reached> {
+        self.target_mut(name)?.reached.as_mut()
     }
 }
 

@@ -223,7 +223,7 @@ fn beside(name: &str, declared: Option<&Declared>, room: Option<&str>) -> String
     } else {
         "a probe over the network may reach either, so that the listening sockets are counted instead"
     };
-    let room = room.map(str::to_owned).unwrap_or_else(|| memory::unobserved(limit));
+    let room = room.map_or_else(|| memory::unobserved(limit), str::to_owned);
     format!(
         "{name}: a second one runs beside it and takes a share of its connections as soon as it listens; {probe}; {room}"
     )

@@ -35,12 +35,16 @@ const REPLACED: [(bool, &str); 4] = [
 fn bring<'a>(fixture: &CrashFixture, pods: &'a [Pod<'_>], points: [(bool, &str); 4]) -> Vec<Held<'a>> {
     let points = points.map(|(swaps, name)| Point { swaps, name: name.to_owned() });
     let held = hold(fixture, pods.iter().zip(points).collect());
-    held.iter().for_each(|held| assert!(held.name.is_some(), "never {:?}", held.point));
+    for held in &held {
+        assert!(held.name.is_some(), "never {:?}", held.point);
+    }
     held
 }
 
 fn end(held: Vec<Held<'_>>) {
-    held.into_iter().for_each(|held| drop(held.ends()));
+    for held in held {
+        held.ends();
+    }
 }
 
 /// The IDs of the running containers of a pod, with its fences and standbys.
