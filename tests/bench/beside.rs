@@ -80,15 +80,21 @@ pub(crate) fn beside(scale: &Scale, report: &mut Report) -> Figures {
         ],
     );
     report.budget("F beside the kubelet: p50, x bare stop, create, start", ours.p50() / bare.p50(), P50);
-    let nodes: Api<Node> = Api::all(cluster.client.clone());
-    let info = block_on(nodes.get(&cluster.node().name)).unwrap().status.unwrap().node_info.unwrap();
+    let [kubernetes, containerd] = versions(&cluster, &client);
     Figures {
-        kubernetes: release(&info.kubelet_version),
-        containerd: release(&block_on(client.version()).unwrap().version),
+        kubernetes,
+        containerd,
         inplace: figure(&ours),
         kubelet_first: figure(&first),
         kubelet_again: figure(&second),
     }
+}
+
+/// The versions of Kubernetes and containerd.
+pub(crate) fn versions(cluster: &Cluster, client: &Client) -> [String; 2] {
+    let nodes: Api<Node> = Api::all(cluster.client.clone());
+    let info = block_on(nodes.get(&cluster.node().name)).unwrap().status.unwrap().node_info.unwrap();
+    [release(&info.kubelet_version), release(&block_on(client.version()).unwrap().version)]
 }
 
 /// A version without its prefix and without the suffix of a distribution.

@@ -1,8 +1,8 @@
 //! Measures the budgets side by side in one run, on a private containerd and a private Kubernetes: `make bench`.
 //! Prints tables, writes `bench.json` into the target folder, and exits with 1 when a budget is missed. Absolute
-//! figures depend on the machine and its load; the ratios within a run are what counts. A run of part F writes the plot
-//! of the README and its figures into `docs/images`; a quick run has too few samples for that and writes them into the
-//! target folder.
+//! figures depend on the machine and its load; the ratios within a run are what counts. Runs of the parts
+//! F and H write the plots of the README and their figures into `docs/images`; a quick run has too few samples for that and
+//! writes them into the target folder.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark that cannot go on panics")]
 #![allow(clippy::print_stdout, reason = "for people at a terminal")]
@@ -11,10 +11,16 @@
 #[allow(dead_code, reason = "the tests do more with it")]
 mod agent;
 mod beside;
+#[path = "../hermetic/docs/blocks.rs"]
+#[allow(dead_code, reason = "the tests of the pages read more")]
+mod blocks;
+mod client;
 #[path = "../cluster/cluster.rs"]
 #[allow(dead_code, reason = "the tests do more with it")]
 mod cluster;
 mod crowd;
+mod downtime;
+mod endpoints;
 mod idle;
 #[path = "../cluster/kinds.rs"]
 mod kinds;
@@ -29,6 +35,7 @@ mod restart;
 mod support;
 mod swap;
 mod test_node;
+mod ways;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,13 +44,15 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::builder::FalseyValueParser;
+use serde::Serialize;
 
-use crate::plot::{Figures, Mode};
+use crate::plot::Mode;
 use crate::report::Report;
 use crate::test_node::TestNode;
 
-/// The part that needs a Kubernetes.
-const CLUSTER: char = 'f';
+/// The parts that need a Kubernetes.
+const BESIDE: char = 'f';
+const DOWNTIME: char = 'h';
 /// The folder of the plot.
 const IMAGES: &str = "docs/images";
 /// Time limit of all other parts.
@@ -53,7 +62,7 @@ const LONGEST: Duration = Duration::from_secs(45 * 60);
 #[derive(Debug, Parser)]
 struct Args {
     /// Which measurements, like `ab`; all without
-    #[arg(default_value = "abcdefg")]
+    #[arg(default_value = "abcdefgh")]
     parts: String,
     /// Only shows that the benchmark works
     #[arg(long, env = "BENCH_QUICK", value_parser = FalseyValueParser::new())]
@@ -86,6 +95,9 @@ struct Scale {
     /// Number of restarts beside a kubelet, and of pods that the kubelet restarts.
     beside: u32,
     kubelets: usize,
+    /// Operations of each way of part H, and the requests during all of them.
+    operations: usize,
+    requests: usize,
 }
 
 impl Scale {
@@ -106,6 +118,8 @@ impl Scale {
                 agent,
                 beside,
                 kubelets,
+                operations: 1,
+                requests: 5_000,
             };
         }
         let (minute, rest) = (Duration::from_secs(60), Duration::from_secs(60));
@@ -122,6 +136,8 @@ impl Scale {
             agent,
             beside,
             kubelets,
+            operations: 5,
+            requests: 100_000,
         }
     }
 }
@@ -132,7 +148,7 @@ fn main() -> ExitCode {
     // The same kind of runtime as the program's own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut report = Report::default();
-    let parts = args.parts.replace(CLUSTER, "");
+    let parts = args.parts.replace([BESIDE, DOWNTIME], "");
     if !parts.is_empty() {
         runtime.block_on(async {
             let test_node = TestNode::new();
@@ -141,13 +157,18 @@ fn main() -> ExitCode {
             measured.expect("it takes too long");
         });
     }
-    // This part creates its own node, so it runs after the others.
-    let figures = args.parts.contains(CLUSTER).then(|| beside::beside(&scale, &mut report));
+    // These parts create their own nodes, so they run after the others.
+    let figures = args.parts.contains(BESIDE).then(|| beside::beside(&scale, &mut report));
+    let noticed = args.parts.contains(DOWNTIME).then(|| downtime::downtime(&scale, &mut report));
     let kept = report.conclude();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join(IMAGES);
+    let images = if args.quick { target } else { &images };
     if let Some(figures) = figures {
-        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join(IMAGES);
-        draw(&figures, if args.quick { target } else { &images });
+        draw(&figures, "restart.json", Mode::file, plot::svg, images);
+    }
+    if let Some(figures) = noticed {
+        draw(&figures, "downtime.json", plot::downtime::file, plot::downtime::svg, images);
     }
     let file = target.join("bench.json");
     fs::write(&file, serde_json::to_vec_pretty(&report.json()).unwrap()).unwrap();
@@ -155,14 +176,20 @@ fn main() -> ExitCode {
     if kept || args.lenient { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Writes the plot and its figures.
-fn draw(figures: &Figures, folder: &Path) {
+/// Writes a plot and its figures.
+fn draw<F: Serialize>(
+    figures: &F,
+    json: &str,
+    file: fn(Mode) -> &'static str,
+    svg: fn(&F, Mode) -> String,
+    folder: &Path,
+) {
     let text = serde_json::to_string_pretty(figures).unwrap();
-    fs::write(folder.join("restart.json"), text + "\n").unwrap();
+    fs::write(folder.join(json), text + "\n").unwrap();
     for mode in Mode::ALL {
-        fs::write(folder.join(mode.file()), plot::svg(figures, mode)).unwrap();
+        fs::write(folder.join(file(mode)), svg(figures, mode)).unwrap();
     }
-    println!("\nThe plot and its figures are in {}", folder.display());
+    println!("\nThe plot of {json} and its figures are in {}", folder.display());
 }
 
 async fn measure(test_node: &TestNode, scale: &Scale, parts: &str, report: &mut Report) {

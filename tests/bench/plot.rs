@@ -1,9 +1,12 @@
-//! Draws the plot of the README: how long a container is down for a restart, as SVG text from the figures of one run.
-//! Pure: must not measure, read or write anything.
+//! Draws a plot of the README: how long a container is down for a restart, as SVG text from the figures of one run.
+//! [`downtime`] draws the other one. Pure: must not measure, read or write anything.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+
+#[path = "downtime_plot.rs"]
+pub(crate) mod downtime;
 
 /// The figures of one run, as `docs/images/restart.json` has them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -103,28 +106,11 @@ pub(crate) fn svg(figures: &Figures, mode: Mode) -> String {
     let tops = [0.0, 1.0, 2.0].map(|index| FIRST_ROW + index * ROW);
     let axis = FIRST_ROW + 3.0 * ROW;
     let height = axis + 36.0;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\" aria-labelledby=\"title desc\" \
-         font-family=\"-apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Helvetica, Arial, sans-serif\">\n"
-    );
-    let _ = writeln!(out, "<title id=\"title\">{TITLE}</title>");
-    let _ = writeln!(out, "<desc id=\"desc\">{}</desc>", escaped(&description(&rows)));
-    let Colours { background, border, text, muted, .. } = colours;
-    let _ = writeln!(
-        out,
-        "<rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"{background}\" stroke=\"{border}\"/>",
-        WIDTH - 1.0,
-        height - 1.0
-    );
+    let mut out = page(height, TITLE, &description(&rows), &colours);
+    let Colours { border, text, muted, .. } = colours;
     let mut write = |x: f64, y: f64, size: u32, fill: &str, attributes: &str, content: &str| {
-        let content = escaped(content);
-        let _ = writeln!(
-            out,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{fill}\"{attributes}>{content}</text>"
-        );
+        write(&mut out, x, y, size, fill, attributes, content);
     };
-    write(MARGIN, 40.0, 20, text, " font-weight=\"600\"", TITLE);
     let run = format!(
         "Medians of one run of make bench (Kubernetes {}, containerd {}). Shorter is better.",
         figures.kubernetes, figures.containerd
@@ -158,6 +144,34 @@ pub(crate) fn svg(figures: &Figures, mode: Mode) -> String {
     }
     out.push_str("</svg>\n");
     out
+}
+
+/// The beginning of a picture, with its title.
+fn page(height: f64, title: &str, description: &str, colours: &Colours) -> String {
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+         role=\"img\" aria-labelledby=\"title desc\" \
+         font-family=\"-apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', Helvetica, Arial, sans-serif\">\n"
+    );
+    let Colours { background, border, text, .. } = colours;
+    let _ = writeln!(out, "<title id=\"title\">{}</title>", escaped(title));
+    let _ = writeln!(out, "<desc id=\"desc\">{}</desc>", escaped(description));
+    let _ = writeln!(
+        out,
+        "<rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"{background}\" stroke=\"{border}\"/>",
+        WIDTH - 1.0,
+        height - 1.0
+    );
+    write(&mut out, MARGIN, 40.0, 20, text, " font-weight=\"600\"", title);
+    out
+}
+
+fn write(out: &mut String, x: f64, y: f64, size: u32, fill: &str, attributes: &str, content: &str) {
+    let content = escaped(content);
+    let _ = writeln!(
+        out,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" fill=\"{fill}\"{attributes}>{content}</text>"
+    );
 }
 
 const TITLE: &str = "How long a container is down when it is restarted";

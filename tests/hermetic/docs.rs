@@ -4,6 +4,7 @@
 mod blocks;
 mod commands;
 mod conformance;
+mod downtime_plot;
 mod hot_standby;
 mod plot;
 

@@ -4,6 +4,7 @@
     oci.py python OUTDIR BUSYBOX PYTHON   images with this machine's Python
     oci.py pause OUTDIR BINARY         the sandbox image
     oci.py big OUTDIR BUSYBOX MB       an image with a layer that does not compress
+    oci.py servers OUTDIR BUSYBOX ROOT nginx and HAProxy, from the folder into which their packages were unpacked
 
 An archive each; prints "name digest" for each.
 """
@@ -199,6 +200,38 @@ def big(out, busybox, megabytes):
     write(out, "big:v1", Image([base(busybox), version("v1"), ballast], {"Entrypoint": ["/bin/app"]}))
 
 
+def program(root, name):
+    """Returns the entries of a program of a package, its libraries and its loader; ROOT/NAME.libraries has their paths."""
+    paths = {os.path.basename(path): path for path in read(os.path.join(root, name + ".libraries")).decode().split()}
+    loader = next(library for library in sorted(paths) if library.startswith("ld-linux"))
+    entries = [(folder, None, 0o755) for folder in ("lib", "lib64", "usr", "usr/bin")]
+    entries += [("lib/" + library, read(path), 0o755) for library, path in sorted(paths.items())]
+    # The loader of amd64 is in lib64, that of arm64 in lib.
+    entries.append(("lib64/" + loader, "/lib/" + loader, 0o777))
+    return entries + [("usr/bin/" + name, read(os.path.join(root, "usr/sbin", name)), 0o755)]
+
+
+def servers(out, busybox, root):
+    """Writes images like those on Docker Hub: the same folders, commands, stop signals and variables."""
+    ground = base(busybox)
+    folders = ["etc", "etc/nginx", "usr/share", "usr/share/nginx", "usr/share/nginx/html", "var", "var/log", "var/log/nginx"]
+    nginx = layer(program(root, "nginx") + [(folder, None, 0o755) for folder in folders] + [
+        ("etc/nginx/mime.types", read(os.path.join(root, "etc/nginx/mime.types")), 0o644),
+        ("var/log/nginx/error.log", "/dev/stderr", 0o777),
+    ])
+    haproxy = layer(program(root, "haproxy") + [(folder, None, 0o755) for folder in ("usr/local", "usr/local/etc", "usr/local/etc/haproxy")])
+    for tag in ("v1", "v2"):
+        page = layer([("usr/share/nginx/html/index.html", tag.encode() + b"\n", 0o644)])
+        config = {"Cmd": ["nginx", "-g", "daemon off;"], "StopSignal": "SIGQUIT"}
+        write(out, "nginx:" + tag, Image([ground, nginx, version(tag), page], config))
+        config = {
+            "Env": ["PATH=/bin:/usr/bin", "HAPROXY_VERSION=" + tag],
+            "Cmd": ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"],
+            "StopSignal": "SIGUSR1",
+        }
+        write(out, "haproxy:" + tag, Image([ground, haproxy, version(tag)], config))
+
+
 def main():
     what, out, *rest = sys.argv[1:]
     os.makedirs(out, exist_ok=True)
@@ -210,6 +243,8 @@ def main():
         write(out, "pause:1", Image([layer([("pause", read(rest[0]), 0o755), ("inplace", "pause", 0o777)])], {"Entrypoint": ["/pause"]}))
     elif what == "big":
         big(out, rest[0], int(rest[1]))
+    elif what == "servers":
+        servers(out, *rest)
     else:
         sys.exit(__doc__)
 

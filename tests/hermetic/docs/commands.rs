@@ -15,7 +15,7 @@ use inplace::api::in_place_rollout::InPlaceRollout;
 use inplace::api::request::Request;
 use inplace::api::status::Status;
 use inplace::{agent, cli, config_restart, controller, hook, process, rollout, workload};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use regex::Regex;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -172,7 +172,7 @@ fn request(text: &str) -> Result<(), String> {
     request.map(|_| ()).ok_or_else(|| "an empty request".to_owned())
 }
 
-/// An object of a kind of this project, or a part of an object that has the metadata and the spec of a pod.
+/// An object of a kind of this project, a pod, a `ConfigMap`, or a part of an object that has the metadata and the spec of a pod.
 fn manifest(text: &str) -> Result<(), String> {
     let object: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     let problems = match object["kind"].as_str() {
@@ -182,7 +182,8 @@ fn manifest(text: &str) -> Result<(), String> {
             let template = valid::<HookTemplate>(&object)?;
             hook::check::template(&template.spec).err().map(|error| error.to_string()).into_iter().collect()
         }
-        None => strict::<Pod>(&object).err().into_iter().collect(),
+        Some("ConfigMap") => strict::<ConfigMap>(&object).err().into_iter().collect(),
+        None | Some("Pod") => strict::<Pod>(&object).err().into_iter().collect(),
         Some(kind) => vec![format!("a {kind}, which no test here knows")],
     };
     let value = |key| object.pointer("/metadata/annotations").and_then(|all| all[key].as_str());
@@ -334,6 +335,8 @@ fn a_block_that_is_wrong_is_found() {
         ("metadata:\n  nothing: {}", "nothing"),
         ("metadata:\n  annotations: {inplace.dev/restart-on-change: pod/app}", "pod/app"),
         ("apiVersion: inplace.dev/v1alpha1\nkind: InPlaceRollout\nmetadata: {name: a}\nspec: {}", "target"),
+        ("apiVersion: v1\nkind: ConfigMap\nnothing: {}", "nothing"),
+        ("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, nothing: 1}]}", "nothing"),
         ("frobnicate", "no such program"),
     ] {
         let lines = text.lines().map(str::to_owned).collect();

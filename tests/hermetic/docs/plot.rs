@@ -1,4 +1,4 @@
-//! The plot of the README: the drawing itself, and that the stored pictures and the pages have the stored figures. Must not
+//! The plot of restarts in the README: the drawing itself, and that the stored pictures and the pages have the stored figures. Must not
 //! measure.
 
 use std::fs;
@@ -8,7 +8,8 @@ use regex::Regex;
 use self::drawing::{Figure, Figures, Mode, seconds, svg};
 
 #[path = "../../bench/plot.rs"]
-mod drawing;
+#[allow(dead_code, reason = "the benchmark stores more")]
+pub(super) mod drawing;
 
 /// The figures that the stored pictures are drawn from.
 fn stored() -> Figures {
@@ -110,7 +111,7 @@ fn light_and_dark_differ_in_colours_only() {
 }
 
 /// Whether the text is one XML element: every tag is closed, values are quoted, and `<` and `&` are escaped.
-fn well_formed(text: &str) -> Result<(), String> {
+pub(super) fn well_formed(text: &str) -> Result<(), String> {
     let tag = Regex::new("^<(/?)([A-Za-z]+)((?: [A-Za-z:-]+=\"[^\"<&]*\")*)(/?)>").unwrap();
     let entity = Regex::new("&(amp|lt|gt|quot);").unwrap();
     let (mut open, mut rest, mut roots) = (Vec::new(), text.trim_end(), 0);
