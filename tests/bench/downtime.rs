@@ -77,7 +77,7 @@ pub(crate) fn downtime(scale: &Scale, report: &mut Report) -> Figures {
     }
     let [kubernetes, containerd] = beside::versions(&cluster, &runtime);
     let names = SERVERS.map(|(heading, _)| format!("{heading} {}", versions[&heading.to_lowercase()]));
-    figures([kubernetes, containerd, names.join(", ")], &plotted)
+    figures([kubernetes, containerd, names.join(" and ")], &plotted)
 }
 
 /// The figures of the plot: a connection per request, both servers together.
@@ -157,11 +157,12 @@ fn rows(cluster: &Cluster, runtime: &Runtime, server: &Server, target: Target, s
     let mut groups = create();
     let row = |way: Way| {
         if way.needs_new_pods() {
+            groups.clear();
             groups = create();
         }
         let mut requests: [Requests; 2] = Default::default();
         for group in &mut groups {
-            measure(group, way, runtime, scale.requests / operations, &mut requests);
+            measure(group, way, runtime, scale.requests / scale.operations, &mut requests);
         }
         for Requests { versions, .. } in requests.iter().filter(|_| way.swaps()) {
             assert_eq!(versions.len(), 2, "{way:?}: {versions:?}");

@@ -62,11 +62,11 @@ pub(crate) fn svg(figures: &Figures, mode: Mode) -> String {
     let mut out = page(height, TITLE, &description(&rows), &colours);
     let Colours { text, muted, .. } = colours;
     let Figures { kubernetes, containerd, servers, rate, .. } = figures;
-    let run = format!(
-        "{servers}; about {rate} requests per second, a connection each, to the pod's address. Shorter is better."
-    );
+    let run = format!("{servers}; {rate} requests per second, a connection each, to the pod's address.");
     write(&mut out, MARGIN, 64.0, 14, muted, "", &run);
-    let versions = format!("One run of make bench (Kubernetes {kubernetes}, containerd {containerd}).");
+    let versions = format!(
+        "One run of make bench (Kubernetes {kubernetes}, containerd {containerd}). Shorter is better."
+    );
     write(&mut out, MARGIN, 82.0, 14, muted, "", &versions);
     for (x, head) in
         SCALES.into_iter().zip(["failed requests per operation", "longest time without an answer"])

@@ -95,7 +95,7 @@ struct Scale {
     /// Number of restarts beside a kubelet, and of pods that the kubelet restarts.
     beside: u32,
     kubelets: usize,
-    /// Operations of each way of part H, and the requests during all of them.
+    /// Operations of each way of part H on the pod's address, and the requests during all of them.
     operations: usize,
     requests: usize,
 }

@@ -1,10 +1,18 @@
-//! The plot of what clients notice. Must not measure.
+//! The plot of what clients notice: the drawing itself, and that the stored pictures and the README have the stored figures.
+//! Must not measure.
+
+use std::fs;
 
 use regex::Regex;
 
 use super::plot::drawing::Mode;
-use super::plot::drawing::downtime::{Figure, Figures, count, svg, time};
+use super::plot::drawing::downtime::{Figure, Figures, count, file, svg, time};
 use super::plot::well_formed;
+
+/// The figures that the stored pictures are drawn from.
+fn stored() -> Figures {
+    serde_json::from_str(&fs::read_to_string("docs/images/downtime.json").unwrap()).unwrap()
+}
 
 /// Figures that differ from the stored ones, with text that has to be escaped.
 fn others() -> Figures {
@@ -27,9 +35,30 @@ fn others() -> Figures {
 }
 
 #[test]
+fn the_stored_pictures_are_drawn_from_the_stored_figures() {
+    for mode in Mode::ALL {
+        let picture = fs::read_to_string(format!("docs/images/{}", file(mode))).unwrap();
+        assert_eq!(picture, svg(&stored(), mode), "{}: draw it with `make bench`", file(mode));
+    }
+}
+
+/// The text of the picture has all of them.
+#[test]
+fn the_readme_has_the_stored_figures() {
+    let readme = fs::read_to_string("README.md").unwrap();
+    let picture = readme.split("<picture>").find(|part| part.contains(file(Mode::Light))).unwrap();
+    let alt = picture.split("alt=\"").nth(1).unwrap().split('"').next().unwrap();
+    for figure in stored().ways {
+        let figures = format!("{} failed, {}", count(figure.failed_each()), time(figure.gap));
+        assert!(alt.contains(&figures), "{}: {figures} in {alt}", figure.way);
+    }
+}
+
+#[test]
 fn every_figure_is_in_the_plot_and_the_bars_are_to_scale() {
     let width = Regex::new("class=\"bar\" .*width=\"([0-9.]+)\"").unwrap();
-    for (drawn, texts) in [(others(), Some(["0", "12 ms", "0.1", "49 ms", "4000", "1.2 s", "8000", "2.5 s"]))]
+    for (drawn, texts) in
+        [(stored(), None), (others(), Some(["0", "12 ms", "0.1", "49 ms", "4000", "1.2 s", "8000", "2.5 s"]))]
     {
         let picture = svg(&drawn, Mode::Light);
         for figure in &drawn.ways {
