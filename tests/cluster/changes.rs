@@ -93,9 +93,28 @@ fn a_configmap_that_is_changed_twice_restarts_each_container_once_with_what_is_n
         let pods = fixture.pods();
         pods.iter().all(|(.., restarts)| *restarts > 0).then_some(pods)
     });
-    let expected: Vec<_> = before.into_iter().map(|(pod, uid, _)| (pod, uid, 1)).collect();
-    assert_eq!(after, expected);
+    let expected = |restarts: u64| -> Vec<_> {
+        before.iter().map(|(pod, uid, _)| (pod.clone(), uid.clone(), restarts)).collect()
+    };
+    assert_eq!(after, expected(1));
     assert_eq!(fixture.rollouts().len(), 1);
+
+    let annotation = "inplace.dev/restart-on-change-order=StartFirst";
+    cluster.kubectl(&["annotate", "deployment", name, annotation]);
+    fixture.level("4");
+    let rollout = eventually("a second rollout that has succeeded", || {
+        let is_new = |other: &Value| other["metadata"]["uid"] != rollout["metadata"]["uid"];
+        let ended = |other: &Value| matches!(other["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        fixture.rollouts().into_iter().find(|other| is_new(other) && ended(other))
+    });
+    assert_eq!(
+        (&rollout["status"]["phase"], &rollout["status"]["done"]),
+        (&json!("Succeeded"), &json!(3)),
+        "{rollout:#}"
+    );
+    assert_eq!(rollout["spec"]["pod"]["order"], "StartFirst");
+    assert_eq!(fixture.started(), ["4"; 3]);
+    eventually("the kubelet to report the restarts", || (fixture.pods() == expected(2)).then_some(()));
     cluster.kubectl(&["delete", "deployment", name]);
     cluster.kubectl(&["delete", "configmap", name]);
     eventually("its rollout to go with it", || fixture.rollouts().is_empty().then_some(()));
