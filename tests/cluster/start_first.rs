@@ -72,16 +72,24 @@ containers:
   readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 30}
 ";
 
-/// The same server; its image v2 never becomes Ready.
+/// The same server; in its image v2, each instance after the first one never becomes Ready.
 const UNREADY: &str = "
 terminationGracePeriodSeconds: 5
 securityContext: {sysctls: [{name: net.ipv4.tcp_migrate_req, value: '1'}]}
 containers:
 - name: app
   image: lab/app:v1
-  command: [serve, '8080']
+  command:
+  - sh
+  - -c
+  - |
+    if grep -q v2 /etc/version; then
+      [ ! -e /dev/shm/began ] || touch /tmp/unready
+      touch /dev/shm/began
+    fi
+    exec serve 8080
   ports: [{containerPort: 8080}]
-  readinessProbe: {exec: {command: [grep, -qv, v2, /etc/version]}, periodSeconds: 1, timeoutSeconds: 30}
+  readinessProbe: {exec: {command: [test, '!', -e, /tmp/unready]}, periodSeconds: 1, timeoutSeconds: 30}
 ";
 
 /// A native sidecar that serves, beside a container that uses no port.
