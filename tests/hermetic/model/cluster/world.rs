@@ -473,10 +473,7 @@ impl World {
                     readiness: None,
                     liveness: None,
                     has_startup_probe: self.scenario.startup_probe.is_some(),
-                    startup_period: self
-                        .scenario
-                        .startup_probe
-                        .map(|period| Duration::from_millis(period.unsigned_abs())),
+                    startup_period: self.scenario.startup_probe.map(|_| Duration::from_secs(1)),
                     devices: Vec::new(),
                     env_from_objects: false,
                     sub_path_of_objects: false,
