@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Each instance writes its own name and what happens to it into a folder of the node, and needs some time to stop. Only
-/// the first one becomes Ready.
+/// the first two, the container and its standby, become Ready.
 const RECORDED: &str = "
 terminationGracePeriodSeconds: 20
 volumes: [{name: out, hostPath: {path: OUT}}]
@@ -33,7 +33,7 @@ containers:
   - |
     id=$(cat /proc/sys/kernel/random/uuid)
     echo $id >/tmp/id
-    [ -e /out/first ] || echo $id >/out/first
+    [ -e /out/second ] || { [ ! -e /out/ready ] || touch /out/second; echo $id >>/out/ready; }
     echo $id start >>/out/log
     serve 8080 & server=$!
     trap 'echo $id term >>/out/log; sleep 2; echo $id end >>/out/log; kill $server; exit 0' TERM
@@ -41,7 +41,7 @@ containers:
   ports: [{containerPort: 8080}]
   volumeMounts: [{name: out, mountPath: /out}]
   lifecycle: {preStop: {exec: {command: [sh, -c, 'echo $(cat /tmp/id) preStop >>/out/log; sleep 2']}}}
-  readinessProbe: {exec: {command: [sh, -c, 'grep -qf /tmp/id /out/first']}, periodSeconds: 1, timeoutSeconds: 30}
+  readinessProbe: {exec: {command: [sh, -c, 'grep -qf /tmp/id /out/ready']}, periodSeconds: 1, timeoutSeconds: 30}
 ";
 
 #[test]
