@@ -119,6 +119,13 @@ impl Standby {
         (order == Order::StartFirst).then(Self::default)
     }
 
+    /// All times of this state, which are moved when the clock was set.
+    pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
+        let Self { counted_at, begun_at, probe, proven_at, stopped_at, .. } = self;
+        let times = [counted_at, begun_at, proven_at, stopped_at].into_iter().flatten();
+        times.chain(probe.iter_mut().map(|probe| &mut probe.at))
+    }
+
     /// How long it needed from the begin of its creation until it had proved that it serves; 0 without that proof.
     fn took(&self) -> SignedDuration {
         let times = self.begun_at.zip(self.proven_at);

@@ -553,10 +553,7 @@ impl Operation {
         self.last_failure.iter_mut().for_each(|last_failure| moved(&mut last_failure.at));
         for target in &mut self.targets {
             [&mut target.pulled_at, &mut target.stopped_at].into_iter().flatten().for_each(moved);
-            if let Some(standby) = &mut target.standby {
-                let times = [&mut standby.begun_at, &mut standby.proven_at, &mut standby.stopped_at];
-                times.into_iter().flatten().for_each(moved);
-            }
+            target.standby.iter_mut().flat_map(Standby::times).for_each(moved);
             for replacement in [Some(&mut target.forward), target.back.as_mut()].into_iter().flatten() {
                 let times = [&mut replacement.pre_stop_at, &mut replacement.respec_at];
                 times.into_iter().flatten().for_each(moved);

@@ -79,6 +79,28 @@ fn a_failure_begins_the_count_of_passes_anew() {
 }
 
 #[test]
+fn a_clock_that_is_set_moves_the_times_of_the_proof() {
+    for jump in [-3_600, 3_600].map(SignedDuration::from_secs) {
+        let mut bench = probed(SWAP, probe(0, 3, 2));
+        while bench.operation.targets[0].standby.as_ref().is_none_or(|standby| standby.probe.is_none()) {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        bench.now += jump;
+        bench.operation.shift(jump);
+        for container in &mut bench.snapshot.containers {
+            container.created_at += jump;
+            container.started_at = container.started_at.map(|at| at + jump);
+        }
+        let begun = bench.now;
+        while bench.operation.targets[0].standby.as_ref().unwrap().proven_at.is_none() {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        let took = bench.now.duration_since(begun);
+        assert!((2_500..4_500).contains(&took.as_millis()), "{jump}: {took}");
+    }
+}
+
+#[test]
 fn the_deadline_includes_the_probe() {
     let text = r#"{"id":"r","containers":[{"name":"app"}],"order":"StartFirst","deadlineSeconds":120}"#;
     let mut situation = situation();
