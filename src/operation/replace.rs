@@ -433,8 +433,8 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
 /// (`unknownExitCode` of its CRI plugin). A container that cannot be started has another one.
 const LOST_EXIT_CODE: i32 = 255;
 
-/// The next step for an instance of the kubelet whose start was lost with the runtime, requested by the kubelet or, in its
-/// place, by this program. This says nothing about the image: the next instance follows, as after one that the kubelet
+/// The next step for an instance of the kubelet whose start was lost with the runtime or with the kubelet, requested by the
+/// kubelet or, in its place, by this program. This says nothing about the image: the next instance follows, as after one that the kubelet
 /// made of an older spec.
 fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> Option<Next> {
     let lost = |last_failure: &LastFailure| {
@@ -442,7 +442,9 @@ fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> O
         is_start && last_failure.effect_error.class.is_away()
     };
     let is_lost = instance.exit_code == LOST_EXIT_CODE || operation.last_failure.as_ref().is_some_and(lost);
-    (target.change.is_some() && instance.started_at.is_none() && is_lost)
+    // The image of a restart has run before, whatever the exit code is.
+    let has_run = target.action == Action::Restart && !operation.unsupervised;
+    (instance.started_at.is_none() && (has_run || target.change.is_some() && is_lost))
         .then(|| continue_after(target, instance))
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::failure::Class;
 use crate::operation::fence::{STAYS_AFTER_START, while_it_starts};
-use crate::operation::fixtures::{Answer, Bench, at, find, instance, pod};
+use crate::operation::fixtures::{Answer, Bench, Kubelet, at, declared, find, instance, pod};
 use crate::operation::outcome::Outcome;
 use crate::operation::snapshot::Owner;
 
@@ -305,6 +305,29 @@ fn nothing_is_created_or_started_beside_what_somebody_else_is_about_to_start() {
         assert!(changed, "{outcome:?}");
         assert_eq!(bench.snapshot.running("app").len(), 1);
     }
+}
+
+#[test]
+fn a_start_that_a_kubelet_has_lost_says_nothing_about_an_image_that_has_run() {
+    let text = r#"{"containers":[{"name":"app"}],"engine":"Recreate"}"#;
+    let mut it = Bench::beside(Kubelet::Silent, text);
+    let ended = it.play(|effect, snapshot| match effect {
+        // The kubelet was faster, and ended while it started its instance.
+        Effect::Create { .. } if snapshot.by_id("app-3").is_none() => {
+            let mut theirs = instance("app", 3, State::Exited);
+            (theirs.created_at, theirs.started_at) = (at(500), None);
+            (theirs.finished_at, theirs.exit_code) = (Some(at(600)), 128);
+            snapshot.containers.push(theirs);
+            Answer::No(Class::NameTaken)
+        }
+        Effect::Start { .. } => {
+            declared(snapshot).container_id = Some("app-4".into());
+            Answer::Obey
+        }
+        _ => Answer::Obey,
+    });
+    assert_eq!(ended, Outcome::Succeeded, "{:?}", it.log);
+    assert_eq!(it.snapshot.running("app")[0].attempt, 4);
 }
 
 #[test]
