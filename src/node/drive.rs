@@ -119,8 +119,14 @@ pub(super) async fn drive(
         let mut snapshot = match seen {
             Ok(snapshot) => {
                 let listeners = standby::listeners(node, &operation, &snapshot).await;
-                let probed = standby::probed(node, &operation, &snapshot).await;
-                Snapshot { serving: listen(node, &operation, &mut slices), listeners, probed, ..snapshot }
+                let snapshot = Snapshot { listeners, ..snapshot };
+                let goes_on = !control.shutdown.is_cancelled();
+                let probed = tokio::select! {
+                    probed = standby::probed(node, &operation, &snapshot), if goes_on => probed,
+                    () = reported(&mut control), if goes_on => continue,
+                    else => None,
+                };
+                Snapshot { serving: listen(node, &operation, &mut slices), probed, ..snapshot }
             }
             Err(why) => {
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
@@ -138,6 +144,11 @@ pub(super) async fn drive(
         };
         backoff.reset();
         let mut settled = settle(&mut operation, &snapshot, observer, false);
+        let probed = snapshot.probed.take();
+        if settled.is_some() && probed.is_some_and(|probed| operation.has_recorded(&probed)) {
+            // The probe may have taken seconds: what follows is decided from a new observation.
+            continue;
+        }
         if settled.is_none() {
             snapshot = reread.confirm(node, &operation.pod, snapshot).await;
             shift_times(&mut watch, &mut operation);

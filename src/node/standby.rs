@@ -21,6 +21,8 @@ use crate::process::{clock, sockets};
 const COUNT: [&str; 2] = ["/inplace", "sockets"];
 /// Time limit of a count. The next observation repeats it.
 const LIMIT: Duration = Duration::from_secs(2);
+/// The longest time that a readiness probe may take, whatever its own timeout is: nothing else is decided meanwhile.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
 /// More is not read: a line for each of some thousand ports.
 const LARGEST: usize = 64 * 1024;
 /// The least time between the stop signal of a standby and its end by force.
@@ -45,19 +47,25 @@ pub(super) async fn listeners(node: &Node, operation: &Operation, snapshot: &Sna
 /// may be confidential.
 pub(super) async fn probed(node: &Node, operation: &Operation, snapshot: &Snapshot) -> Option<Probed> {
     let (standby, probe) = due_probe(operation, snapshot, clock::now())?;
-    let command = probe.command.to_vec();
-    let answer = node.client.exec(&standby.id, command, probe.timeout).await;
+    let (command, limit) = (probe.command.to_vec(), probe.timeout.min(PROBE_LIMIT));
+    // The runtime ends the command; its answer to that is not waited for.
+    let answer = timeout(limit, node.client.exec_bounded(&standby.id, command, limit, LARGEST)).await;
+    let late = || Err(format!("the command did not end within {} s", limit.as_secs()));
     let result = match answer {
-        Ok(answer) if answer.exit_code == 0 => Ok(()),
-        Ok(answer) => Err(format!("the command exited with {}", answer.exit_code)),
-        Err(error) if error.source.as_ref().map(Status::code) == Some(Code::DeadlineExceeded) => {
-            Err(format!("the command did not end within {} s", probe.timeout.as_secs()))
-        }
-        Err(error) if error.class.is_away() => return None,
-        Err(error) => {
-            tracing::debug!(pod = %operation.pod, class = ?error.class, "the readiness probe cannot be run");
-            Err("the runtime could not run the command".to_owned())
-        }
+        Ok(Ok(answer)) if answer.exit_code == 0 => Ok(()),
+        Ok(Ok(answer)) => Err(format!("the command exited with {}", answer.exit_code)),
+        Ok(Err(error)) => match error.source.as_ref().map(Status::code) {
+            Some(Code::DeadlineExceeded) => late(),
+            Some(Code::OutOfRange | Code::ResourceExhausted) => {
+                Err(format!("the command printed more than {} KiB", LARGEST >> 10))
+            }
+            _ if error.class.is_away() => return None,
+            _ => {
+                tracing::debug!(pod = %operation.pod, class = ?error.class, "the readiness probe cannot be run");
+                Err("the runtime could not run the command".to_owned())
+            }
+        },
+        Err(_) => late(),
     };
     Some(Probed { at: clock::now(), result })
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The memory that a pod uses, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What all containers of the pod use together, without the page cache that can be dropped.
+    /// What all containers of the pod use together: their working sets, which include the page cache in recent use.
     pub used: u64,
     /// What each container has allocated by itself, without page cache and shared memory, by name.
     pub allocated: BTreeMap<String, u64>,

@@ -219,7 +219,8 @@ fn beside(name: &str, declared: Option<&Declared>, room: Option<&str>) -> String
     let limit = declared.and_then(|declared| declared.memory_limit);
     let declared = declared.and_then(|declared| declared.container(name));
     let probe = if declared.is_some_and(|declared| declared.readiness.is_some()) {
-        "its readiness probe must pass in the second one"
+        "its readiness probe is run in the second one and must pass there, but a command that connects to a shared port may \
+         reach either"
     } else {
         "a probe over the network may reach either, so that the listening sockets are counted instead"
     };

@@ -148,7 +148,7 @@ pub struct DeclaredContainer {
     /// True when a probe determines Ready. A container without a probe is Ready as soon as it runs.
     pub is_probed: bool,
     /// The readiness probe, if it runs a command in the container. Probes over the network cannot tell the containers of
-    /// a pod apart.
+    /// a pod apart, and neither can a command that connects to a port that they share.
     pub readiness: Option<ExecProbe>,
     /// The liveness probe. The kubelet keeps running it while the container is stopped.
     pub liveness: Option<Liveness>,

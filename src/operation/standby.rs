@@ -159,6 +159,14 @@ impl Standby {
     }
 }
 
+impl Operation {
+    /// True when this run of a readiness probe is recorded, so that the next one is not due at once.
+    pub fn has_recorded(&self, probed: &Probed) -> bool {
+        let mut standbys = self.targets.iter().filter_map(|target| target.standby.as_ref());
+        standbys.any(|standby| standby.probe.as_ref().is_some_and(|probe| probe.at == probed.at))
+    }
+}
+
 /// The end of the operation when a container ended, or was restarted, beside its standby before anything was touched. The
 /// standby may hold a port or a lock that the container needs, so that it must not stay.
 pub(super) fn left_alone(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
@@ -298,32 +306,52 @@ fn observe(
     if let Some(next) = counted_again(target, standby, listeners, now) {
         return Ok(Some(next));
     }
-    let added = added(before, listeners, &own.ports);
-    let expects_some = !before.is_empty() || !own.ports.is_empty();
-    if added.is_empty() && expects_some && !is_over(started_at, SILENT_STANDBY.max(asked), now) {
-        return Ok(Some(wait(target, now)));
-    }
-    // A port that the container declares and does not use is not waited for.
-    let silent = own.ports.iter().find(|port| before.contains_key(port) && !added.contains_key(port));
     let seconds = operation.request.ready_timeout_seconds;
-    let unmet = match (silent, probe.filter(|probe| !has_passed(standby, probe))) {
-        (Some(port), _) => format!(
+    let unmet = match listens_beside(operation, (own, before), listeners, now) {
+        Err(None) => return Ok(Some(wait(target, now))),
+        Err(Some(port)) => format!(
             "it does not listen on port {port} beside the running container within {seconds} s; both have to share the port \
              (SO_REUSEPORT)"
         ),
-        (None, Some(_)) => {
-            let failure = standby.probe.as_ref().map_or("it was not run", |probe| probe.failure.as_str());
-            format!("its readiness probe does not pass within {seconds} s: {failure}")
-        }
-        (None, None) => return Ok(Some(change(target, Change::Proven(added, now)))),
+        Ok(added) => match probe.filter(|probe| !has_passed(standby, probe)) {
+            Some(_) => {
+                let failure = standby.probe.as_ref().map_or("it was not run", |probe| probe.failure.as_str());
+                format!("its readiness probe does not pass within {seconds} s: {failure}")
+            }
+            None => return Ok(Some(change(target, Change::Proven(added, now)))),
+        },
     };
-    if is_over(started_at, SignedDuration::from_secs(i64::from(seconds)), now) {
+    // As for the new instance, the time counts from when it has stayed up.
+    let counts_from = later(started_at, SETTLES.max(asked));
+    if is_over(counts_from, SignedDuration::from_secs(i64::from(seconds)), now) {
         return Err(unmet);
     }
     Ok(Some(wait(target, now)))
 }
 
-/// The readiness probe of the container, if it can tell a standby and the container apart.
+/// The sockets that the standby has added, once it listens where that is expected. Otherwise the port on which it does
+/// not; `None` if it has added no socket at all and is still observed.
+fn listens_beside(
+    operation: &Operation,
+    (own, before): (&Container, &Listeners),
+    listeners: &Listeners,
+    now: Timestamp,
+) -> Result<Listeners, Option<u16>> {
+    let started_at = own.started_at.unwrap_or(own.created_at);
+    let asked = SignedDuration::from_secs(i64::from(operation.request.min_ready_seconds));
+    let added = added(before, listeners, &own.ports);
+    let expects_some = !before.is_empty() || !own.ports.is_empty();
+    if added.is_empty() && expects_some && !is_over(started_at, SILENT_STANDBY.max(asked), now) {
+        return Err(None);
+    }
+    // A port that the container declares and does not use is not waited for.
+    match own.ports.iter().find(|port| before.contains_key(port) && !added.contains_key(port)) {
+        Some(port) => Err(Some(*port)),
+        None => Ok(added),
+    }
+}
+
+/// The readiness probe of the container, if it runs a command.
 fn readiness<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a ExecProbe> {
     snapshot.declared.as_ref()?.container(&target.name)?.readiness.as_ref()
 }
@@ -332,7 +360,8 @@ fn has_passed(standby: &Standby, probe: &ExecProbe) -> bool {
     standby.probe.as_ref().is_some_and(|last| last.passed >= probe.success_threshold)
 }
 
-/// The standby in which its readiness probe is due, and that probe.
+/// The standby in which its readiness probe is due, and that probe. It is run only while the standby listens: before that,
+/// a command that connects to a shared port reaches the container beside it. Its last run counts.
 pub fn due_probe<'a>(
     operation: &Operation,
     snapshot: &'a Snapshot,
@@ -343,10 +372,12 @@ pub fn due_probe<'a>(
     }
     operation.targets.iter().find_map(|target| {
         let standby = target.standby.as_ref().filter(|standby| standby.proven_at.is_none())?;
-        let probe = readiness(target, snapshot).filter(|probe| !has_passed(standby, probe))?;
+        let probe = readiness(target, snapshot)?;
+        let (before, listeners) = (standby.before.as_ref()?, snapshot.listeners.as_ref()?);
         let own = snapshot.standbys(&target.name).find(|container| operation.made(container))?;
         let signed = |time: Duration| SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
         let started_at = own.started_at.filter(|_| own.state == State::Running)?;
+        listens_beside(operation, (own, before), listeners, now).ok()?;
         let is_due = is_over(started_at, signed(probe.initial_delay).max(SETTLES), now)
             && standby.probe.as_ref().is_none_or(|last| is_over(last.at, signed(probe.period), now));
         is_due.then_some((own, probe))

@@ -136,7 +136,8 @@ fn readiness(
         is_about && reported.ready && startup::has_started(reported) && listens
     };
     if let Some(reported) = reported.filter(is_ready) {
-        let claimed = startup::claimed_until(target, reported).map(|claimed| claimed.min(until));
+        let claimed = startup::claimed_until(target, reported)
+            .map(|claimed| claimed.min(until).min(operation.forward_until()));
         let Some(claimed) = claimed.filter(|claimed| now < *claimed) else { return Readiness::Ready };
         let on = format!("waiting for the startup probe of {}", target.name);
         return Readiness::Awaited(Waiting { until: claimed.min(later(now, WATCH_READY)), on });

@@ -283,8 +283,8 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
     }
     let progress =
         status::progress(input, survey, step.held, update_failure.as_ref(), &|held| reached(input, held));
-    let progress = update::with_not_ready(input, survey, progress);
-    let (going, reason, message) = update::with_budgets(input, &acts.budgets, progress);
+    let progress = update::with_budgets(input, &acts.budgets, progress);
+    let (going, reason, message) = update::with_not_ready(input, survey, progress);
     let (going, reason) = if aborts && reason == "Complete" { (false, ABORTED) } else { (going, reason) };
     let deadline = deadline::of(input, before, revision, reason, &acts.actions);
     let late = deadline.exceeded && (going || matches!(reason, "HookTemplate" | ABORTING));

@@ -311,7 +311,8 @@ pub fn with_not_ready(
     progress: (bool, &'static str, String),
 ) -> (bool, &'static str, String) {
     let (going, reason, message) = progress;
-    let Some(first) = survey.not_ready.first().filter(|_| reason == "Updating") else {
+    let is_updating = matches!(reason, "Updating" | "PodDisruptionBudget");
+    let Some(first) = survey.not_ready.first().filter(|_| is_updating) else {
         return (going, reason, message);
     };
     let busy = input.views.iter().any(|view| matches!(view.task_state, TaskState::Busy { .. }));
@@ -320,7 +321,8 @@ pub fn with_not_ready(
          and is not Ready is not replaced; to replace it, set spec.updateStrategy.inPlaceUpdateStrategy.order to StopFirst",
         survey.not_ready.len()
     );
-    (going, if busy { reason } else { "PodsNotReady" }, message)
+    // A PodDisruptionBudget is named before: it often allows nothing because of the same pods.
+    (going, if busy || reason != "Updating" { reason } else { "PodsNotReady" }, message)
 }
 
 /// How many available pods in `pool` may still become unavailable, whatever the number of tasks. A pod whose request

@@ -145,9 +145,35 @@ fn the_plan_says_what_proves_the_standby_and_what_memory_there_is() {
     let allocated = [("app".to_owned(), 20 * MIB)].into();
     situation.memory = Some(Memory { used: 30 * MIB, allocated, available: None });
     let text = warnings(&situation);
-    assert!(text.contains("its readiness probe must pass in the second one"), "{text}");
+    assert!(text.contains("its readiness probe is run in the second one and must pass there"), "{text}");
     assert!(
         text.contains("uses 30 MiB of its memory limit of 256 MiB; a second app is expected to need 20 MiB"),
         "{text}"
     );
+}
+
+#[test]
+fn a_probe_is_run_only_while_the_standby_listens_and_its_last_run_counts() {
+    // A command that connects to a shared port would reach the container beside it.
+    let mut bench = probed(SWAP, probe(0, 1, 1));
+    while bench.snapshot.standbys("app").next().is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.listens_after = Some(9_000);
+    for container in bench.snapshot.containers.iter_mut().filter(|container| !container.standby) {
+        container.started_at = container.started_at.map(|at| at - SignedDuration::from_secs(60));
+    }
+    assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+    assert!(bench.probed_at[0] >= SignedDuration::from_secs(9), "{:?}", bench.probed_at);
+
+    let text = SWAP.replace(r#""order""#, r#""minReadySeconds":20,"readyTimeoutSeconds":5,"order""#);
+    let mut bench = probed(&text, probe(0, 1, 1));
+    while bench.probed_at.is_empty() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    // It passed once, and not again.
+    bench.passes_after = i64::MAX;
+    let outcome = bench.obey();
+    let Outcome::Failed { failure, touched: false, .. } = &outcome else { panic!("{outcome:?}") };
+    assert!(failure.to_string().contains("readiness probe does not pass"), "{failure}");
 }
