@@ -118,15 +118,9 @@ pub(super) async fn drive(
         shift_times(&mut watch, &mut operation);
         let mut snapshot = match seen {
             Ok(snapshot) => {
-                let listeners = standby::listeners(node, &operation, &snapshot).await;
-                let snapshot = Snapshot { listeners, ..snapshot };
-                let goes_on = !control.shutdown.is_cancelled();
-                let probed = tokio::select! {
-                    probed = standby::probed(node, &operation, &snapshot), if goes_on => probed,
-                    () = reported(&mut control), if goes_on => continue,
-                    else => None,
-                };
-                Snapshot { serving: listen(node, &operation, &mut slices), probed, ..snapshot }
+                let proof = Box::pin(prove(node, &operation, snapshot, &mut control));
+                let Some(snapshot) = proof.await else { continue };
+                Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot }
             }
             Err(why) => {
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
@@ -343,6 +337,25 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
         return None;
     };
     slices.get_or_insert_with(|| pods.slices(&operation.pod)).serving()
+}
+
+/// Adds what proves a standby to `snapshot`; `None` after a shutdown or withdrawal signal. Boxed by the caller: few operations
+/// have a standby, and every one would hold the space.
+async fn prove(
+    node: &Node,
+    operation: &Operation,
+    snapshot: Snapshot,
+    control: &mut ControlHandle,
+) -> Option<Snapshot> {
+    let listeners = standby::listeners(node, operation, &snapshot).await;
+    let snapshot = Snapshot { listeners, ..snapshot };
+    let goes_on = !control.shutdown.is_cancelled();
+    let probed = tokio::select! {
+        probed = standby::probed(node, operation, &snapshot), if goes_on => probed,
+        () = reported(control), if goes_on => return None,
+        else => None,
+    };
+    Some(Snapshot { probed, ..snapshot })
 }
 
 /// Applies every note, and returns the first other decision. Returns `None` if a decision
