@@ -68,6 +68,16 @@ impl PodTemplate {
     }
 }
 
+/// True for a resource of a device plugin: the domain of its name is not one of Kubernetes.
+pub fn is_extended_resource(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/")
+}
+
+/// True for the path of a pod's field (`fieldRef`) whose value may be another one at the next start of a container.
+pub fn is_changeable_field(path: &str) -> bool {
+    ["metadata.labels", "metadata.annotations"].iter().any(|start| path.starts_with(start))
+}
+
 /// True for an init container that keeps running beside the regular containers.
 pub fn is_sidecar(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) == Some("Always")

@@ -11,7 +11,7 @@
 
 use serde_json::Value;
 
-use crate::api::pod_template::{PodTemplate, is_sidecar};
+use crate::api::pod_template::{PodTemplate, is_changeable_field, is_extended_resource, is_sidecar};
 use crate::api::request::Order;
 use crate::podtask::pod::Pod;
 
@@ -102,7 +102,7 @@ fn of_container(template: &PodTemplate, container: &Value) -> Option<String> {
         .into_iter()
         .flatten()
         .map(|(name, _)| name.as_str())
-        .filter(|name| is_extended(name))
+        .filter(|name| is_extended_resource(name))
         .collect();
     if devices.is_empty() {
         return None;
@@ -118,9 +118,7 @@ fn items<'v>(of: &'v Value, path: &str) -> &'v [Value] {
 fn follows_an_object(variable: &Value) -> bool {
     let Some(from) = variable.get("valueFrom").filter(|from| !from.is_null()) else { return false };
     match (from.pointer("/fieldRef/fieldPath").and_then(Value::as_str), from.get("resourceFieldRef")) {
-        (Some(path), _) => {
-            ["metadata.labels", "metadata.annotations"].iter().any(|start| path.starts_with(start))
-        }
+        (Some(path), _) => is_changeable_field(path),
         (None, resource) => resource.is_none(),
     }
 }
@@ -133,11 +131,6 @@ fn mounts_part_of_object(template: &PodTemplate, mount: &Value) -> bool {
     };
     let partial = is_text("subPath") || is_text("subPathExpr");
     partial && items(&template.0, "/spec/volumes").iter().find(is_of).is_some_and(follows)
-}
-
-/// Whether a resource of this name comes from a device plugin: its domain is not one of Kubernetes.
-fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/")
 }
 
 /// Seconds that a pod of `template` may take to stop one container.

@@ -12,6 +12,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::api::annotation;
+use crate::api::pod_template::{is_changeable_field, is_extended_resource};
 use crate::api::quantity::Quantity;
 use crate::cluster::pod::Place;
 use crate::operation::snapshot::{
@@ -482,11 +483,6 @@ impl LivenessProbe {
     }
 }
 
-/// Whether a resource of this name comes from a device plugin: its domain is not one of Kubernetes.
-fn is_extended(name: &str) -> bool {
-    name.contains('/') && !name.contains("kubernetes.io/")
-}
-
 /// An unknown policy is treated as `Never`, the policy under which a lost container is not replaced.
 fn restart_policy(text: &str) -> RestartPolicy {
     match text {
@@ -507,9 +503,7 @@ impl Env {
     fn follows_an_object(&self) -> bool {
         let Some(from) = &self.value_from else { return false };
         match (&from.field_ref, &from.resource_field_ref) {
-            (Some(field), _) => ["metadata.labels", "metadata.annotations"]
-                .iter()
-                .any(|path| field.field_path.starts_with(path)),
+            (Some(field), _) => is_changeable_field(&field.field_path),
             (None, Some(_)) => false,
             // ConfigMaps, Secrets, and sources of later releases.
             (None, None) => true,
@@ -574,7 +568,7 @@ impl<'de> Deserialize<'de> for Limits {
                         continue;
                     }
                     map.next_value::<IgnoredAny>()?;
-                    limits.devices.extend(Some(name).filter(|name| is_extended(name)));
+                    limits.devices.extend(Some(name).filter(|name| is_extended_resource(name)));
                 }
                 Ok(limits)
             }
