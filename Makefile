@@ -61,11 +61,11 @@ $(DENY):
 	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
 	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
 
-test: setup kubernetes check release ## all checks and tests: hermetic, on a real containerd, on a real Kubernetes, fuzzing
+test: setup kubernetes check release ## all checks and tests: hermetic, fuzzing, on a real containerd, on a real Kubernetes
 	cargo test --locked --features faults --lib --bins --test hermetic
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 	cargo test --locked --features faults --test node
 	cargo test --locked --features faults --test cluster
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 	@if [ -e "$(UNCHECKED)" ]; then echo "Not exercised by this run:"; cat "$(UNCHECKED)"; fi
 
 reference: ## writes the generated pages of docs/reference
