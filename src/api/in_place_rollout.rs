@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::priority::PriorityKey;
 use crate::api::request::{
-    DEADLINE_SECONDS, Drain, OnFailure, Order, READY_TIMEOUT_SECONDS, RequestedEngine,
+    DEADLINE_SECONDS, Drain, OnFailure, Order, PreHookPhase, READY_TIMEOUT_SECONDS, RequestedEngine,
 };
 use crate::api::serde_default::is_default;
 use crate::api::workload::{Condition, WorkloadHook, nothing, quarter, yes};
@@ -142,7 +142,7 @@ pub struct PodTerms {
     pub drain: Drain,
     /// The hook while the pod still takes traffic.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pre_hook: Option<WorkloadHook>,
+    pub pre_hook: Option<RolloutPreHook>,
     /// The hook before the pod takes traffic again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub post_hook: Option<WorkloadHook>,
@@ -185,6 +185,18 @@ impl Default for PodTerms {
         }
     }
 }
+/// The hook of a pod before a container is stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutPreHook {
+    /// The hook.
+    #[serde(flatten)]
+    pub hook: WorkloadHook,
+    /// When the hook runs.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub phase: PreHookPhase,
+}
+
 /// The observed state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
-use crate::api::request::{Order, Request};
+use crate::api::request::{Order, PreHookPhase, Request};
 use crate::podtask::budget::Budget;
 use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
 use crate::podtask::node_load::NodeLoad;
@@ -392,7 +392,12 @@ fn record_patch(record: &PodRecord, label: Option<String>) -> PodPatch {
 
 fn begin_of(rollout: &Rollout, pod: &Pod, record: &PodRecord, order: Order, claims: Vec<String>) -> Write {
     let mut patch = record_patch(record, Some(rollout.uid.clone()));
-    patch.send(&Request { order, ..rollout.request() });
+    let mut request = Request { order, ..rollout.request() };
+    // Without a standby nothing exists that a hook at the handover could check.
+    if order == Order::StopFirst {
+        request.pre_hook = request.pre_hook.filter(|hook| hook.phase != PreHookPhase::Handover);
+    }
+    patch.send(&request);
     Write { pod: VersionedRef::of(&pod.base), patch, what: What::Begin(claims) }
 }
 

@@ -140,8 +140,8 @@ pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
         each_ready,
         grace_period_seconds: seconds(grace_period_seconds),
         drain,
-        pre_hook: pre_hook.as_ref().map(hook),
-        post_hook: post_hook.as_ref().map(hook),
+        pre_hook: pre_hook.as_ref().map(|pre| hook(&pre.hook, pre.phase)),
+        post_hook: post_hook.as_ref().map(|post| hook(post, PreHookPhase::Start)),
         min_ready_seconds: seconds(min_ready_seconds),
         ready_timeout_seconds: seconds(ready_timeout_seconds),
         deadline_seconds: seconds(deadline_seconds),
@@ -152,10 +152,10 @@ pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
     }
 }
 
-fn hook(hook: &WorkloadHook) -> HookRef {
+fn hook(hook: &WorkloadHook, phase: PreHookPhase) -> HookRef {
     let given = hook
         .args
         .iter()
         .filter_map(|arg| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? }));
-    HookRef { template_name: hook.template_name.clone(), args: given.collect(), phase: PreHookPhase::Start }
+    HookRef { template_name: hook.template_name.clone(), args: given.collect(), phase }
 }

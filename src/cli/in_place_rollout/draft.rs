@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::hook_template::Argument;
 use crate::api::in_place_rollout::{
-    InPlaceRollout, InPlaceRolloutSpec, PodTerms, RolloutContainer, RolloutTarget,
+    InPlaceRollout, InPlaceRolloutSpec, PodTerms, RolloutContainer, RolloutPreHook, RolloutTarget,
 };
 use crate::api::request::{ContainerRequest, HookRef, Request};
 use crate::api::workload::{WorkloadHook, quarter};
@@ -126,7 +126,7 @@ fn terms(request: Request) -> PodTerms {
         each_ready,
         grace_period_seconds: whole(grace_period_seconds),
         drain,
-        pre_hook: pre_hook.map(hook),
+        pre_hook: pre_hook.map(|pre| RolloutPreHook { phase: pre.phase, hook: hook(pre) }),
         post_hook: post_hook.map(hook),
         min_ready_seconds: whole(min_ready_seconds),
         ready_timeout_seconds: whole(ready_timeout_seconds),

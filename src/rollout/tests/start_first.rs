@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::api::annotation;
-use crate::api::request::{Order, Request};
+use crate::api::request::{Order, PreHookPhase, Request};
 
 fn start_first(more: &Value) -> Value {
     let mut spec = json!({"pod": {"order": "StartFirst"}});
@@ -46,6 +46,26 @@ fn a_container_that_runs_and_is_not_ready_is_waited_for() {
     ready(&mut pods[0], true, at(2));
     pods[0]["status"]["containerStatuses"][0]["ready"] = json!(true);
     assert_eq!(orders(&reconcile(&spec, &pods, &[], 3)), [("web-0", Order::StartFirst)]);
+}
+
+/// The spec alone cannot ask for that: every agent would refuse it.
+#[test]
+fn a_pod_that_waits_for_its_start_has_no_hook_at_the_handover() {
+    let mut pods: Vec<_> = (0..2).map(pod).collect();
+    unready(&mut pods[0], &json!({"waiting": {"reason": "CrashLoopBackOff"}}));
+    let hook = json!({"templateName": "warm", "phase": "Handover"});
+    let spec = json!({"pod": {"order": "StartFirst", "preHook": hook}, "maxUnavailable": 2});
+    let decision = reconcile(&spec, &pods, &[], 1);
+    let requests = decision.writes.iter().map(|write| {
+        let text = write.patch.annotations[annotation::REQUEST].as_deref();
+        let request = Request::parse(text).unwrap().unwrap();
+        (request.order, request.pre_hook.map(|hook| (hook.template_name, hook.phase)))
+    });
+    let warm = ("warm".to_owned(), PreHookPhase::Handover);
+    assert_eq!(requests.collect::<Vec<_>>(), [(Order::StopFirst, None), (Order::StartFirst, Some(warm))]);
+    let stop_first = json!({"pod": {"preHook": hook}});
+    let problems = check::spec(&rollout(&stop_first).spec);
+    assert!(problems[0].starts_with("spec.pod.preHook.phase: Handover requires"), "{problems:?}");
 }
 
 /// Nothing was touched, and the pod is never asked again. The threshold and a pause hold for it as for any other failure.

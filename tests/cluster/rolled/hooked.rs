@@ -49,6 +49,14 @@ pub(super) fn each_pod_passes_its_hooks_before_and_after(fixture: &Fixture<'_>) 
     assert_eq!(code, Some(0), "{reported}");
     assert_eq!(asked(), 2);
     load.same_but_restarted(&before, 1);
+
+    // At the handover the hook runs in the standby: in the old containers it would fail.
+    for pod in before.keys() {
+        fixture.cluster.kubectl(&["exec", pod, "--", "touch", "/left"]);
+    }
+    let hooks = ["--order", "start-first", "--handover-hook", "return"];
+    fixture.through(&[&["restart", "deploy/hooked"][..], &hooks].concat(), 2);
+    load.same_but_restarted(&before, 2);
 }
 
 pub(super) fn a_pod_whose_hook_fails_is_not_touched_and_the_last(fixture: &Fixture<'_>) {
