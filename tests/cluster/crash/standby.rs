@@ -2,13 +2,18 @@
 
 use std::{collections::BTreeSet, thread, time::Duration};
 
+use inplace::{api::annotation, api::status::Phase, cri::proto::v1};
+use serde_json::json;
+
 use crate::{
+    agent::status,
     crash::start_first::{Held, Point, hold},
     crash::{CrashFixture, LONG},
-    ongoing::{containers, is_fence, is_running},
+    ongoing::{containers, end_process, is_fence, is_running},
     orphaned_fence::collection,
     pod::{Pod, is_ready},
-    start_first::{Client, SHARED},
+    start_first::{Client, SHARED, start_first},
+    support::wait::eventually,
 };
 
 /// The duration of the outage.
@@ -105,6 +110,60 @@ fn a_kubelet_collects_and_starts_again_and_leaves_a_standby_and_its_fence_alone(
         client.was_always_served("another kubelet");
     }
     assert!(!agent.has_ended());
+    drop(pods);
+    fixture.close();
+}
+
+/// The points at which the node restarts.
+const RESTARTED: [(bool, &str); 4] = [
+    (false, "after effect Standby"),
+    (false, "after effect Stop"),
+    (true, "after effect Respec"),
+    (true, "before effect StopStandby"),
+];
+
+#[test]
+fn a_node_that_restarts_ends_the_operation_and_leaves_one_container() {
+    let fixture = CrashFixture::open();
+    let agent = fixture.agent();
+    let pods: Vec<_> = RESTARTED.iter().map(|_| Pod::create(&fixture.cluster, "restarted", SHARED)).collect();
+    for pod in &pods {
+        pod.wait_for(LONG, "it is Ready", is_ready);
+    }
+    let held = bring(&fixture, &pods, RESTARTED);
+    let sandboxes: Vec<_> = pods.iter().map(|pod| pod.facts().sandbox).collect();
+    let processes = pods.iter().flat_map(|pod| running(pod));
+    let processes: Vec<_> = processes.chain(sandboxes.iter().cloned()).collect();
+
+    agent.kill();
+    fixture.cluster.kill("kubelet");
+    for id in &processes {
+        end_process(&fixture.cluster, id);
+    }
+    fixture.holds.release();
+    fixture.cluster.start("kubelet");
+    let _next = fixture.agent();
+
+    for ((pod, held), before) in pods.iter().zip(&held).zip(sandboxes) {
+        let object = pod.wait_for(LONG, "its operation has ended and it is Ready", |object| {
+            let ended =
+                status(object).is_some_and(|status| status.id == held.id && status.phase.is_terminal());
+            ended && is_ready(object)
+        });
+        let status = status(&object).unwrap();
+        eventually(
+            &format!("{:?} to leave one container in another sandbox: {status:?}", held.point),
+            || {
+                let all = containers(pod);
+                let running: Vec<_> = all.iter().filter(|one| is_running(one)).collect();
+                let [only] = running[..] else { return None };
+                let is_ours =
+                    |one: &v1::Container| is_fence(one) || one.labels.contains_key(annotation::STANDBY);
+                (only.pod_sandbox_id != before && !all.iter().any(is_ours)).then_some(())
+            },
+        );
+        start_first(pod, ("app", None), json!({}), Phase::Succeeded);
+    }
     drop(pods);
     fixture.close();
 }

@@ -96,7 +96,7 @@ fn killed_at_every_point_of_a_start_first_something_always_serves() {
 pub(super) struct Held<'a> {
     pub(super) pod: &'a Pod<'a>,
     pub(super) point: Point,
-    id: String,
+    pub(super) id: String,
     image: String,
     pub(super) name: Option<String>,
 }
