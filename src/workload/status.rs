@@ -70,6 +70,11 @@ pub fn update_failure(
     step: &Step,
     problem: Option<String>,
 ) -> Option<UpdateFailure> {
+    // Failed pods end an update and begin an abort, whatever else holds it up.
+    let failed_pods = failed_pods(input, survey);
+    if let Some(failed) = failed_pods.as_ref().filter(|failed| failed.stops) {
+        return Some(failed.clone());
+    }
     if let Some((reason, blocked)) = &survey.blocked {
         return Some(UpdateFailure::new(reason, blocked.clone(), true));
     }
@@ -89,10 +94,6 @@ pub fn update_failure(
             view.pod.name, view.pod.name
         );
         return Some(UpdateFailure::new("ForeignUpdate", message, true));
-    }
-    let failed_pods = failed_pods(input, survey);
-    if let Some(failed) = failed_pods.as_ref().filter(|failed| failed.stops) {
-        return Some(failed.clone());
     }
     if let Some(message) = &step.failed_hook {
         return Some(UpdateFailure::new("HookFailed", message.clone(), true));

@@ -52,6 +52,19 @@ fn events(decision: &Decision) -> Vec<&'static str> {
     decision.actions.iter().filter_map(reported).collect()
 }
 
+/// A pod of another template cannot be updated in place, and it does not hold up the abort.
+#[test]
+fn a_pod_that_blocks_the_update_does_not_keep_failed_pods_from_aborting_it() {
+    let old = aborting();
+    let (new, mut sight) = failed(&old);
+    let blocks = old.clone().with("/template/spec/containers/0/env", json!([{"name": "A", "value": "1"}]));
+    let revision = blocks.revision();
+    sight.pods[4] = pod(&sight.pods[4].name, &revision);
+    sight.revisions.push(revision);
+    let decision = step(&mut sight, &new);
+    assert_eq!(events(&decision), ["Aborting"], "{decision:#?}");
+}
+
 #[test]
 fn a_failed_update_goes_back_in_place_and_stays_there_until_retry() {
     let old = aborting();
