@@ -85,7 +85,7 @@ pub struct HookRef {
     /// Values for the template's arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<HookArg>,
-    /// When a `preHook` runs.
+    /// When a `preHook` runs. A `postHook` has no phase.
     #[serde(default, skip_serializing_if = "is_default")]
     pub phase: PreHookPhase,
 }

@@ -16,6 +16,7 @@ use crate::cri::client::Client;
 use crate::cri::error::Error;
 use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1;
+use crate::operation::port::Port;
 use crate::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
 
 /// Kubernetes' default grace period.
@@ -147,19 +148,23 @@ pub(crate) fn is_standby(labels: &HashMap<String, String>) -> bool {
     is_ours && labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::STANDBY_NAME)
 }
 
-/// The TCP ports in the kubelet's annotation. A port without a protocol is a TCP port. Text that cannot be read declares
-/// no port: the ports only add a condition.
-fn tcp_ports(text: &str) -> Vec<u16> {
+/// The TCP and UDP ports in the kubelet's annotation. A port without a protocol is a TCP port. Text that cannot be read
+/// declares no port: the ports only add a condition.
+fn ports(text: &str) -> Vec<Port> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Port {
+    struct Declared {
         container_port: u16,
         #[serde(default)]
         protocol: String,
     }
-    let ports: Vec<Port> = serde_json::from_str(text).unwrap_or_default();
-    let is_tcp = |port: &&Port| matches!(port.protocol.as_str(), "" | "TCP");
-    ports.iter().filter(is_tcp).map(|port| port.container_port).collect()
+    let declared: Vec<Declared> = serde_json::from_str(text).unwrap_or_default();
+    let port = |declared: &Declared| match declared.protocol.as_str() {
+        "" | "TCP" => Some(Port::Tcp(declared.container_port)),
+        "UDP" => Some(Port::Udp(declared.container_port)),
+        _ => None,
+    };
+    declared.iter().filter_map(port).collect()
 }
 
 /// Converts an entry of the container list.
@@ -192,7 +197,7 @@ fn container(listed: v1::Container) -> Container {
         exit_code: 0,
         grace: grace.map_or(DEFAULT_GRACE, Duration::from_secs),
         has_pre_stop: annotations.contains_key(annotation::PRE_STOP),
-        ports: annotations.get(annotation::PORTS).map(|ports| tcp_ports(ports)).unwrap_or_default(),
+        ports: annotations.get(annotation::PORTS).map(|text| ports(text)).unwrap_or_default(),
     }
 }
 

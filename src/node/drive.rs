@@ -16,14 +16,16 @@ use crate::cluster::slices::PodSlices;
 use crate::failure::Class;
 use crate::node::Node;
 use crate::node::execute::EffectExecutor;
-use crate::node::fences;
+use crate::node::fences::{self, StandbyJournal};
 use crate::node::hook::HookSession;
 use crate::node::journal::{Entry, JournalError};
 use crate::node::journal_writer::JournalWriter;
 use crate::node::lost_time::LostTime;
 use crate::node::reread::Reread;
 use crate::node::standby;
+use crate::node::time_limits;
 use crate::operation::effect::{Effect, EffectError, Verb};
+use crate::operation::end::undecided;
 use crate::operation::next::{Next, Waiting, next, unseen};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
@@ -41,18 +43,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const MAX_NOTES: u32 = 1000;
 /// The pause after more notes than that.
 const NO_DECISION_PAUSE: SignedDuration = SignedDuration::from_secs(1);
-
-/// Minimum time limit of an effect, even after the deadline: cleanup may still be necessary.
-pub(super) const LEAST_LIMIT: Duration = Duration::from_secs(5);
-/// Maximum time limit of a repeatable effect: a removal, a change through the API server.
-const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
-/// Maximum time limit of the fence that is created before the spec is changed back: twice what it takes on a busy
-/// node.
-const LONGEST_FENCE_BACK: Duration = Duration::from_secs(2);
-
-/// Time limit of a journal write after a container was touched. After this limit the operation goes on without the
-/// write, as it does when the disk is full: the container must come up.
-pub(super) const JOURNAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Maximum age of the snapshot on which a container start is decided; an older one is observed again before the
 /// start.
@@ -170,7 +160,11 @@ pub(super) async fn drive(
         match next {
             Next::Do(effect) if !has_permit(node, &operation, &effect) => {
                 observer(OperationEvent::Progress("waiting for another operation on this node to end"));
-                let end = clock::until(operation.forward_until());
+                let mut end = clock::until(operation.forward_until());
+                // The fence keeps the kubelet from starting a container that ends meanwhile.
+                if operation.is_fenced_ahead() {
+                    end = end.min(LONGEST_PAUSE);
+                }
                 tokio::select! {
                     () = node.permit.acquire() => {}
                     () = reported(&mut control) => {}
@@ -308,8 +302,7 @@ async fn take_in_measurements(
 /// Observes the pod through the runtime and the API server.
 pub(super) async fn observe(node: &Node, operation: &Operation) -> Result<Snapshot, String> {
     let names: Vec<_> = operation.targets.iter().map(|target| target.name.as_str()).collect();
-    // The limit is short enough that one lost answer does not use up all remaining time.
-    let limit = share(clock::until(operation.deadline_at), Duration::ZERO);
+    let limit = time_limits::observation(operation);
     let client = node.client.within(limit);
     node.see(&client, &operation.pod, &names).await.map_err(|error| error.to_string())
 }
@@ -385,6 +378,9 @@ fn settle(
         }
     }
     tracing::error!(pod = %operation.pod, step = %operation.step, "internal error: no decision; please report this");
+    if let Some(outcome) = undecided(operation, clock::now()) {
+        return Some(Next::Done(outcome));
+    }
     let until = clock::now().saturating_add(NO_DECISION_PAUSE).unwrap_or(operation.deadline_at);
     Some(Next::Wait(Waiting { until, on: "an internal error of the agent: see its log".to_owned() }))
 }
@@ -414,7 +410,7 @@ async fn act(
     // A shutdown signal that arrived earlier does not interrupt a pull: the operation could not pause at that time.
     let is_ending = control.shutdown.is_cancelled();
     let is_free = !operation.touched() && operation.ending.is_none();
-    let limit_of_write = write_limit(operation);
+    let limit_of_write = time_limits::journal_write(operation);
     let before = is_free.then(|| operation.clone());
     operation.begin(effect, clock::now());
     entry.open = Some(operation.clone());
@@ -432,7 +428,7 @@ async fn act(
     if effect.verb() == Verb::Gate {
         release_permit(node, operation);
     }
-    let limit = limit(operation, effect);
+    let limit = time_limits::effect(operation, effect);
     let started = Instant::now();
     let progress = |line: String| observer(OperationEvent::Progress(&line));
     // Boxed: the future is held next to another one, and would otherwise occupy space twice in every operation's
@@ -445,6 +441,7 @@ async fn act(
         }
         executor.execute(operation, effect, limit, &progress).await
     });
+    let mut begun = Vec::new();
     let result = match effect {
         // An interrupted pull has no visible effect, and a pull may take too long for a shutdown or a withdrawal.
         Effect::Pull { .. } => tokio::select! {
@@ -455,7 +452,8 @@ async fn act(
             fences::maintained(node, operation, (container, id), executing).await
         }
         Effect::PreStop { .. } | Effect::Stop { .. } | Effect::StopStandby { .. } => {
-            fences::released(node, operation, executing).await
+            let mut journal = StandbyJournal { writer: journal, entry, begun: &mut begun };
+            fences::released(node, operation, &mut journal, executing).await
         }
         _ => executing.await,
     };
@@ -469,6 +467,9 @@ async fn act(
         effect_error: effect_error.map(|effect_error| effect_error.class),
     });
     tracing::debug!(pod = %operation.pod, container, ?verb, ?took, ?effect_error, "effect");
+    for (standby, at) in &begun {
+        operation.begin(standby, *at);
+    }
     shift_times(watch, operation);
     operation.record(effect, result, clock::now());
     // The time of this effect cannot be observed later, and other times are counted from it.
@@ -495,36 +496,6 @@ async fn outdated(
     let running = snapshot.running(effect.container()).first()?.attempt;
     let message = format!("another client started attempt {running} in the meantime");
     Some(EffectError { class: Class::Away, message })
-}
-
-/// Time limit of `effect`. A pull gets all the time that is left. Any other effect gets its own duration and half of
-/// the rest: a call that is never answered must leave time to observe its result and to go on.
-pub(super) fn limit(operation: &Operation, effect: &Effect) -> Duration {
-    let end =
-        if operation.rollback_cause.is_none() { operation.forward_until() } else { operation.deadline_at };
-    let left = clock::until(end);
-    match effect {
-        Effect::Pull { .. } => left,
-        Effect::PreStop { budget_seconds: own, .. }
-        | Effect::StopStandby { grace_seconds: own, .. }
-        | Effect::Stop { timeout_seconds: own, .. } => share(left, Duration::from_secs(*own)),
-        // A container is down, and can be brought up without this fence.
-        Effect::Fence { by_process: true, .. } if operation.rollback_cause.is_some() => {
-            share(left, Duration::ZERO).min(LONGEST_FENCE_BACK)
-        }
-        Effect::Fence { .. } | Effect::Standby { .. } | Effect::Create { .. } | Effect::Start { .. } => {
-            share(left, Duration::ZERO)
-        }
-        // This effect can be repeated later, and the next effect may be waiting.
-        Effect::Remove { .. } | Effect::Respec { .. } | Effect::Gate { .. } => {
-            share(left, Duration::ZERO).min(LONGEST_REPEATABLE)
-        }
-    }
-}
-
-/// `own` plus half of the rest of `left`; at least [`LEAST_LIMIT`], which is enough for cleanup.
-fn share(left: Duration, own: Duration) -> Duration {
-    (own + left.saturating_sub(own) / 2).max(LEAST_LIMIT)
 }
 
 /// Whether a process that shuts down may leave the operation now. Not while a container is down or being stopped
@@ -568,24 +539,16 @@ async fn reported(control: &mut ControlHandle) {
     }
 }
 
-/// Writes the journal, with the limit of [`write_limit`].
+/// Writes the journal, within [`time_limits::journal_write`].
 async fn write(
     journal: &mut JournalWriter,
     entry: &Entry,
     operation: &Operation,
 ) -> Result<(), JournalError> {
-    write_within(journal, entry, write_limit(operation)).await
+    write_within(journal, entry, time_limits::journal_write(operation)).await
 }
 
-/// Time limit of a journal write. If a container was touched, and during cleanup, it is [`JOURNAL_LIMIT`]. Otherwise
-/// the write may take until the operation's deadline, and at least [`JOURNAL_LIMIT`].
-fn write_limit(operation: &Operation) -> Duration {
-    let hurries = operation.touched() || operation.ending.is_some() || operation.outcome.is_some();
-    let left = if hurries { Duration::ZERO } else { clock::until(operation.forward_until()) };
-    left.max(JOURNAL_LIMIT)
-}
-
-async fn write_within(
+pub(super) async fn write_within(
     journal: &mut JournalWriter,
     entry: &Entry,
     limit: Duration,

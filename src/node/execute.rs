@@ -1,12 +1,10 @@
 //! Carries out one effect. Makes no decisions: each arm does what its effect says and reports the result.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
 
-use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
 use crate::cluster;
 use crate::cluster::pods::NodePods;
@@ -218,22 +216,11 @@ impl EffectExecutor {
         budget: Duration,
     ) -> Result<EffectOutput, EffectError> {
         let gone = || EffectError { class: Class::Gone, message: format!("{container} is gone") };
-        let status =
-            self.client.container(id, false).await?.and_then(|answer| answer.status).ok_or_else(gone)?;
-        let Some(handler) = status.annotations.get(annotation::PRE_STOP) else {
-            return Ok(EffectOutput::Nothing);
-        };
-        let sandbox = self.client.sandbox(&self.sandbox_id, false).await?.and_then(|answer| answer.status);
-        let ip = sandbox
-            .and_then(|sandbox| sandbox.network)
-            .and_then(|network| network.ip.parse().ok())
-            .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let ports = status.annotations.get(annotation::PORTS).map_or("", String::as_str);
-        let place = pre_stop::Place { id, ip, handler, ports };
-        match pre_stop::run(&self.client, place, budget).await {
-            Ok(()) => Ok(EffectOutput::Nothing),
-            Err(why) => Ok(EffectOutput::Remark(format!("preStop of {container} failed: {why}"))),
-        }
+        let result = pre_stop::run(&self.client, &self.sandbox_id, id, budget).await?;
+        Ok(match result.ok_or_else(gone)? {
+            Ok(()) => EffectOutput::Nothing,
+            Err(why) => EffectOutput::Remark(format!("preStop of {container} failed: {why}")),
+        })
     }
 
     async fn replacement(

@@ -4,11 +4,15 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::time::sleep;
 
 use crate::node::Node;
-use crate::node::drive::{LEAST_LIMIT, limit, observe};
+use crate::node::drive::{observe, write_within};
 use crate::node::execute::EffectExecutor;
+use crate::node::journal::Entry;
+use crate::node::journal_writer::JournalWriter;
+use crate::node::time_limits::{self, JOURNAL_LIMIT, LEAST_LIMIT};
 use crate::operation::effect::Effect;
 use crate::operation::end::obstructing;
 use crate::operation::fence::while_it_starts;
@@ -47,6 +51,7 @@ pub(super) async fn maintained<T>(
 pub(super) async fn released<T>(
     node: &Node,
     operation: &Operation,
+    journal: &mut StandbyJournal<'_>,
     mut ending: impl Future<Output = T> + Unpin,
 ) -> T {
     let leaves = || {
@@ -68,7 +73,7 @@ pub(super) async fn released<T>(
         let fences: Vec<_> = obstructing(operation, &snapshot).collect();
         if fences.is_empty() {
             let standbys = terminated(operation, &snapshot, clock::now());
-            return tokio::join!(ending, stopped(node, operation, standbys)).0;
+            return tokio::join!(ending, stopped(node, operation, journal, standbys)).0;
         }
         for fence in fences {
             let mut own = EffectExecutor::new(node, operation);
@@ -82,11 +87,44 @@ pub(super) async fn released<T>(
     }
 }
 
+/// Journals that the stop of a standby begins: its preStop handler must not run twice if the process dies meanwhile.
+pub(super) struct StandbyJournal<'a> {
+    pub(super) writer: &'a mut JournalWriter,
+    pub(super) entry: &'a mut Entry,
+    /// The stops that were begun, and when. The caller begins them in its own state of the operation.
+    pub(super) begun: &'a mut Vec<(Effect, Timestamp)>,
+}
+
+impl StandbyJournal<'_> {
+    async fn begin(&mut self, operation: &Operation, standbys: &[Effect]) {
+        let now = clock::now();
+        let mut begun = operation.clone();
+        for standby in standbys {
+            begun.begin(standby, now);
+            self.begun.push((standby.clone(), now));
+        }
+        self.entry.open = Some(begun);
+        if let Err(error) = write_within(self.writer, self.entry, JOURNAL_LIMIT).await {
+            tracing::error!(pod = %operation.pod, %error, "the journal cannot be written: continuing without it");
+        }
+    }
+}
+
 /// Stops the standbys of a pod that is being terminated, while its container stops as well.
-async fn stopped(node: &Node, operation: &Operation, standbys: Vec<Effect>) {
+async fn stopped(
+    node: &Node,
+    operation: &Operation,
+    journal: &mut StandbyJournal<'_>,
+    standbys: Vec<Effect>,
+) {
+    if standbys.is_empty() {
+        return;
+    }
+    journal.begin(operation, &standbys).await;
     for standby in standbys {
         let mut own = EffectExecutor::new(node, operation);
-        let stopped = Box::pin(own.execute(operation, &standby, limit(operation, &standby), &|_| {})).await;
+        let limit = time_limits::effect(operation, &standby);
+        let stopped = Box::pin(own.execute(operation, &standby, limit, &|_| {})).await;
         tracing::debug!(
             pod = %operation.pod,
             effect_error = ?stopped.err(),

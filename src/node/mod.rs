@@ -53,6 +53,7 @@ mod set_aside;
 pub mod settings;
 mod standby;
 pub mod sweep;
+mod time_limits;
 
 /// Carries out operations on a node, with these dependencies and limits.
 #[derive(Clone, Debug)]
@@ -372,25 +373,25 @@ impl Node {
         let running = instances.iter().rev().find(|instance| instance.state == State::Running);
         let Some(instance) = running.or(instances.last()) else { return Ok(None) };
         let read = execute::read_source(&self.client, &instance.id).await;
-        let (not_cloneable, has_assigned_cpus, shares_termination_log, uses_host_network) = match read {
+        let mut facts = Source::default();
+        match read {
             Ok(source) => {
-                let shares = match source.termination_log() {
-                    Some(log) => {
-                        let file = format!("see {}", log.old.display());
-                        !files::beside(&file, move || Ok(log.is_visible())).await.unwrap_or(false)
-                    }
-                    None => false,
-                };
-                (None, source.has_assigned_cpus(), shares, source.uses_host_network())
+                facts.has_assigned_cpus = source.has_assigned_cpus();
+                facts.uses_devices = source.uses_devices();
+                facts.uses_host_network = source.uses_host_network();
+                if let Some(log) = source.termination_log() {
+                    let file = format!("see {}", log.old.display());
+                    let is_visible = files::beside(&file, move || Ok(log.is_visible())).await;
+                    facts.shares_termination_log = !is_visible.unwrap_or(false);
+                }
             }
             Err(effect_error) if effect_error.class == Class::Final => {
-                (Some(effect_error.message), false, false, false)
+                facts.not_cloneable = Some(effect_error.message);
             }
             Err(effect_error) if effect_error.class == Class::Gone => return Ok(None),
             Err(effect_error) => return Err(effect_error.into()),
-        };
+        }
         let image = self.client.image(&instance.image_id, false).await?.and_then(|answer| answer.image);
-        let image_present = image.is_some();
         let declared = snapshot.declared.as_ref().and_then(|declared| declared.container(name));
         let (alias, runs_declared) = match (declared, &image) {
             (Some(declared), Some(image)) => (
@@ -400,15 +401,7 @@ impl Node {
             (Some(_), None) => (None, false),
             (None, _) => (None, true),
         };
-        Ok(Some(Source {
-            not_cloneable,
-            image_present,
-            alias,
-            runs_declared,
-            has_assigned_cpus,
-            shares_termination_log,
-            uses_host_network,
-        }))
+        Ok(Some(Source { image_present: image.is_some(), alias, runs_declared, ..facts }))
     }
 }
 

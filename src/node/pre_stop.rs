@@ -3,7 +3,7 @@
 //!
 //! A handler that fails does not prevent the stop; the failure is reported. Commands and headers are never logged.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use reqwest::redirect::Policy;
@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tonic::Code;
 
+use crate::api::annotation;
 use crate::cri::client::Client;
 use crate::cri::error::Error;
 
@@ -86,21 +87,41 @@ struct ContainerPort {
 
 /// How to reach the container that is about to stop.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
-    pub(super) id: &'a str,
+struct Place<'a> {
+    id: &'a str,
     /// The pod's own address; the loopback address for a pod on the host's network.
-    pub(super) ip: IpAddr,
+    ip: IpAddr,
     /// The handler as JSON.
-    pub(super) handler: &'a str,
+    handler: &'a str,
     /// The container's ports as JSON; empty when it has none.
-    pub(super) ports: &'a str,
+    ports: &'a str,
 }
 
-/// Runs the handler for at most `budget`.
+/// Runs the handler of the container `id`, if it has one, for at most `budget`. The result is `None` if the container is
+/// gone, and otherwise the failure of the handler as text for users: the caller stops the container all the same.
 ///
 /// # Errors
-/// The failure as text for users. The caller stops the container all the same.
-pub(super) async fn run(client: &Client, place: Place<'_>, budget: Duration) -> Result<(), String> {
+/// When the runtime does not say what the handler is.
+pub(super) async fn run(
+    client: &Client,
+    sandbox_id: &str,
+    id: &str,
+    budget: Duration,
+) -> Result<Option<Result<(), String>>, Error> {
+    let Some(status) = client.container(id, false).await?.and_then(|answer| answer.status) else {
+        return Ok(None);
+    };
+    let Some(handler) = status.annotations.get(annotation::PRE_STOP) else { return Ok(Some(Ok(()))) };
+    let sandbox = client.sandbox(sandbox_id, false).await?.and_then(|answer| answer.status);
+    let ip = sandbox
+        .and_then(|sandbox| sandbox.network)
+        .and_then(|network| network.ip.parse().ok())
+        .unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let ports = status.annotations.get(annotation::PORTS).map_or("", String::as_str);
+    Ok(Some(handle(client, Place { id, ip, handler, ports }, budget).await))
+}
+
+async fn handle(client: &Client, place: Place<'_>, budget: Duration) -> Result<(), String> {
     let handler: Handler = serde_json::from_str(place.handler)
         .map_err(|error| format!("the handler cannot be read: {}", kind(&error)))?;
     let ended = timeout(budget, dispatch(client, place, handler, budget)).await;

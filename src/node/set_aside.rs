@@ -10,6 +10,7 @@ use crate::api::status::{Phase, Status};
 use crate::node::drive::{self, ControlHandle, Observer, OperationEvent};
 use crate::node::journal::{Entry, File, Foreign, Journal, JournalError};
 use crate::node::journal_writer::JournalWriter;
+use crate::node::time_limits;
 use crate::node::{Node, sweep};
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::report;
@@ -130,7 +131,7 @@ impl Node {
     async fn write_end(&self, entry: &Entry, control: &ControlHandle) {
         let pod = &entry.pod;
         let mut journal = JournalWriter::new(self.journal.clone());
-        if let Err(error) = journal.write(entry, drive::JOURNAL_LIMIT).await {
+        if let Err(error) = journal.write(entry, time_limits::JOURNAL_LIMIT).await {
             drive::persist(self, &mut journal, entry, error, &control.shutdown).await;
         }
         self.forget_panics(pod).await;

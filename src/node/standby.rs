@@ -12,10 +12,11 @@ use crate::node::Node;
 use crate::node::execute::EffectExecutor;
 use crate::node::files;
 use crate::operation::effect::{EffectError, EffectOutput, ImageChoice};
-use crate::operation::snapshot::{Listeners, Probed, Snapshot};
-use crate::operation::standby::{counts_sockets, due_probe};
+use crate::operation::port::{self, Listeners};
+use crate::operation::snapshot::{Probed, Snapshot};
+use crate::operation::standby::{counts_sockets, due_probe, relevant};
 use crate::operation::state::Operation;
-use crate::process::{clock, sockets};
+use crate::process::clock;
 
 /// The program in the image of a fence, and its subcommand that counts sockets.
 const COUNT: [&str; 2] = ["/inplace", "sockets"];
@@ -40,7 +41,8 @@ pub(super) async fn listeners(node: &Node, operation: &Operation, snapshot: &Sna
             return None;
         }
     };
-    sockets::parse(&String::from_utf8_lossy(&answer.stdout))
+    let counted = port::parse(&String::from_utf8_lossy(&answer.stdout))?;
+    Some(relevant(counted, snapshot))
 }
 
 /// Runs the readiness probe in the standby, if it is due: why it failed. The output of the command is not shown, because it

@@ -1,11 +1,14 @@
-//! Removes containers that belong to no open operation: fences, also those of earlier releases without a log path, and
-//! containers of an operation that were created and never started. Also deletes the journals of pods that are gone.
+//! Removes containers that belong to no open operation: fences, also those of earlier releases without a log path, standbys
+//! beside a container that serves, and containers of an operation that were created and never started. Also deletes the journals of pods that are gone.
 //!
 //! A fence that stays would prevent a kubelet from ever starting that attempt. Fences of a pod whose journal cannot
 //! be read are therefore removed as well, unless a process works on that pod.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
 
 use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
@@ -16,12 +19,19 @@ use crate::cri::proto::v1::{Container, ContainerState, ContainerStatus};
 use crate::failure::Class;
 use crate::node::fence;
 use crate::node::journal::{File, Journal, JournalError, PodLock};
+use crate::node::pre_stop;
+use crate::process::clock;
 
 /// Time limit of one call. A container that cannot be removed now is tried again in the next sweep.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest time that a sweep waits for an orphaned standby to stop.
 const LONGEST_GRACE: Duration = Duration::from_secs(30);
+/// The time that a standby has between SIGTERM and SIGKILL, however long its preStop handler takes.
+const LEAST_GRACE: Duration = Duration::from_secs(2);
+/// The age at which a container is expected to serve, so that a standby beside it is not needed. One that fails has ended by
+/// then.
+const SERVES_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// Removes all orphans, either of one pod whose journal the caller has locked or of all pods, and returns their
 /// number.
@@ -74,8 +84,8 @@ async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<
     Ok(removed)
 }
 
-/// Stops an orphaned standby within the grace period of its pod, at most [`LONGEST_GRACE`]; its preStop handler does not
-/// run. False if it stays: nothing else may serve, or it does not stop now.
+/// Stops an orphaned standby within the grace period of its pod, at most [`LONGEST_GRACE`], in which its preStop handler runs
+/// first. False if it stays: nothing else may serve, or it does not stop now.
 async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Result<bool, Error> {
     if !matches!(standby.state(), ContainerState::ContainerRunning | ContainerState::ContainerUnknown) {
         return Ok(true);
@@ -83,8 +93,9 @@ async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Res
     let name = standby.labels.get(annotation::STANDBY);
     let containers = client.containers(Some((annotation::POD_UID, pod.uid.as_str()))).await?;
     // One that has ended beside the standby may need what the standby holds.
+    let now = clock::now();
     let runs_or_ran = |other: &Container| match other.state() {
-        ContainerState::ContainerRunning => true,
+        ContainerState::ContainerRunning => is_past(other.created_at, SERVES_AFTER, now),
         ContainerState::ContainerExited => other.created_at > standby.created_at,
         ContainerState::ContainerCreated | ContainerState::ContainerUnknown => false,
     };
@@ -95,11 +106,22 @@ async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Res
     let grace =
         standby.annotations.get(annotation::TERMINATION_GRACE).and_then(|seconds| seconds.parse().ok());
     let grace = grace.map_or(LONGEST_GRACE, Duration::from_secs).min(LONGEST_GRACE);
-    let stopped = client.within(grace + LIMIT).stop(&standby.id, grace).await;
+    let (client, began) = (client.within(grace + LIMIT), Instant::now());
+    let handled = pre_stop::run(&client, &standby.pod_sandbox_id, &standby.id, grace).await?;
+    if let Some(Err(why)) = handled {
+        tracing::warn!(%pod, standby.id, why, "the preStop handler of an orphaned standby failed");
+    }
+    let left = grace.saturating_sub(began.elapsed()).max(LEAST_GRACE);
+    let stopped = client.stop(&standby.id, left).await;
     if let Err(error) = &stopped {
         tracing::warn!(%pod, standby.id, %error, "an orphaned standby does not stop now: the next sweep retries");
     }
     Ok(stopped.is_ok())
+}
+
+/// Whether `created_at`, in nanoseconds since 1970, is more than `age` before `now`.
+fn is_past(created_at: i64, age: SignedDuration, now: Timestamp) -> bool {
+    i128::from(created_at) + age.as_nanos() <= now.as_nanosecond()
 }
 
 /// A fence that cannot be removed is tried again in the next sweep.

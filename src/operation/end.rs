@@ -10,6 +10,7 @@ use crate::operation::drain::settle;
 use crate::operation::effect::{Effect, Leftover, remove};
 use crate::operation::fence::unfence;
 use crate::operation::next::leaves;
+use crate::operation::outcome::Outcome;
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::standby;
 use crate::operation::state::{Operation, later};
@@ -50,6 +51,15 @@ pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) ->
         }
     }
     settle(operation, &outcome, snapshot).unwrap_or(Next::Done(outcome))
+}
+
+/// The outcome of an operation for which nothing is decided, which is an error of this program: once the time for its cleanup
+/// is over.
+pub fn undecided(operation: &Operation, now: Timestamp) -> Option<Outcome> {
+    let is_over = now >= later(operation.deadline_at, CLEANING);
+    let ending = || operation.ending.clone();
+    let failed = || operation.failed(operation.late("an internal error of the agent"));
+    is_over.then(|| ending().unwrap_or_else(failed))
 }
 
 /// Effects that remove the fences of a pod that its kubelet terminates, while another effect takes long. The

@@ -12,10 +12,11 @@ use crate::operation::effect::{Effect, EffectError, EffectOutput, GateAction, Im
 use crate::operation::next::{Next, next};
 use crate::operation::outcome::Outcome;
 use crate::operation::plan::Plan;
+use crate::operation::port::{Listeners, Port};
 use crate::operation::preflight::{Admitted, Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
 use crate::operation::snapshot::{
-    Container, Declared, DeclaredContainer, Gate, Listeners, Owner, Probed, PullPolicy, RestartPolicy,
-    Sandbox, Snapshot, State,
+    Container, Declared, DeclaredContainer, Gate, Owner, Probed, PullPolicy, RestartPolicy, Sandbox,
+    Snapshot, State,
 };
 use crate::operation::spec_hash;
 use crate::operation::standby::{counts_sockets, due_probe};
@@ -146,15 +147,7 @@ pub(super) enum Kubelet {
 
 /// A container that can be cloned.
 pub(super) fn source() -> Source {
-    Source {
-        not_cloneable: None,
-        image_present: true,
-        alias: None,
-        has_assigned_cpus: false,
-        shares_termination_log: false,
-        uses_host_network: false,
-        runs_declared: true,
-    }
+    Source { image_present: true, runs_declared: true, ..Source::default() }
 }
 
 /// All facts about a pod for which nothing prevents an operation.
@@ -315,7 +308,7 @@ impl Bench {
                     && started.is_some_and(|at| self.now.duration_since(at).as_millis() >= i128::from(after))
             };
             let count = self.snapshot.containers.iter().filter(listens).count();
-            Listeners::from([(8080, u32::try_from(count).unwrap())])
+            Listeners::from([(Port::Tcp(8080), u32::try_from(count).unwrap())])
                 .into_iter()
                 .filter(|(_, count)| *count > 0)
                 .collect()

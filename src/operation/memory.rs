@@ -6,6 +6,10 @@
 
 use std::collections::BTreeMap;
 
+/// What stays available on the node, in bytes: a kubelet evicts pods when less than 100 MiB is (its default
+/// `memory.available`), and it looks only every ten seconds.
+const NODE_RESERVE: u64 = 256 << 20;
+
 /// The memory that a pod uses, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -29,8 +33,14 @@ impl Memory {
         if let Some(limit) = limit.filter(|limit| self.used.saturating_add(needed) > *limit) {
             return Err(format!("the pod uses {used} of its memory limit of {}, and {needs}", mib(limit)));
         }
-        if let Some(available) = self.available.filter(|available| needed > *available) {
-            return Err(format!("its node has {} of memory available, and {needs}", mib(available)));
+        if let Some(available) =
+            self.available.filter(|available| needed.saturating_add(NODE_RESERVE) > *available)
+        {
+            return Err(format!(
+                "its node has {} of memory available, of which {} stay free, and {needs}",
+                mib(available),
+                mib(NODE_RESERVE)
+            ));
         }
         Ok(match (limit, self.available) {
             (Some(limit), _) => format!("the pod uses {used} of its memory limit of {}; {needs}", mib(limit)),
@@ -75,9 +85,9 @@ mod tests {
             (60, 50, Some(1000), Some(128), true, "uses 60 MiB of its memory limit of 128 MiB"),
             (60, 68, Some(1000), Some(128), true, "a second app is expected to need 68 MiB"),
             (60, 69, Some(1000), Some(128), false, "uses 60 MiB of its memory limit of 128 MiB, and"),
-            (60, 50, Some(49), Some(128), false, "its node has 49 MiB of memory available"),
-            (60, 50, Some(50), None, true, "its node 50 MiB available"),
-            (60, 50, Some(49), None, false, "its node has 49 MiB of memory available"),
+            (60, 50, Some(305), Some(128), false, "its node has 305 MiB of memory available"),
+            (60, 50, Some(306), None, true, "its node 306 MiB available"),
+            (60, 50, Some(305), None, false, "of which 256 MiB stay free"),
             (60, 50, None, None, true, "no memory limit; a second"),
             (u64::MAX / MIB, 1, None, Some(128), false, "memory limit of 128 MiB"),
         ] {
@@ -87,6 +97,6 @@ mod tests {
             assert!(text.contains(said), "{text}");
         }
         // The allocation of another container says nothing.
-        assert!(memory(100, 100, Some(1)).room("side", Some(128 * MIB)).is_ok());
+        assert!(memory(100, 100, Some(256)).room("side", Some(128 * MIB)).is_ok());
     }
 }

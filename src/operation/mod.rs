@@ -23,6 +23,7 @@ pub mod next;
 pub mod note;
 pub mod outcome;
 pub mod plan;
+pub mod port;
 pub mod preflight;
 mod probe;
 pub mod replace;

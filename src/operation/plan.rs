@@ -14,6 +14,7 @@ use crate::api::status::{Action, Engine, Incarnation, Step};
 use crate::operation::engine::{Choice, LONGEST_BACK_OFF};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory;
+use crate::operation::port::Port;
 use crate::operation::preflight::{Admitted, AdmittedTarget};
 use crate::operation::snapshot::{Container, Declared, DeclaredContainer, Owner, PullPolicy, RestartPolicy};
 use crate::operation::state::{Operation, Target};
@@ -130,7 +131,7 @@ impl Plan {
                     container.into_iter().flat_map(|container| warnings_in_cluster(container, &target)),
                 );
                 if request.order == Order::StartFirst {
-                    warnings.push(beside(&target.container.name, declared.as_ref(), target.room.as_deref()));
+                    warnings.push(beside(&target.container, declared.as_ref(), target.room.as_deref()));
                 }
                 if target.shares_termination_log && target.choice.engine == Engine::Recreate {
                     warnings.push(shared_termination_log(&target.container.name));
@@ -215,7 +216,8 @@ fn in_cluster(action: Action, owner: Owner) -> (Engine, &'static str) {
 }
 
 /// What a standby means for the pod. A readiness probe that runs a command is run in the standby as well.
-fn beside(name: &str, declared: Option<&Declared>, room: Option<&str>) -> String {
+fn beside(container: &Container, declared: Option<&Declared>, room: Option<&str>) -> String {
+    let name = &container.name;
     let limit = declared.and_then(|declared| declared.memory_limit);
     let declared = declared.and_then(|declared| declared.container(name));
     let probe = if declared.is_some_and(|declared| declared.readiness.is_some()) {
@@ -224,9 +226,15 @@ fn beside(name: &str, declared: Option<&Declared>, room: Option<&str>) -> String
     } else {
         "a probe over the network may reach either, so that the listening sockets are counted instead"
     };
+    let datagrams = if container.ports.iter().any(|port| matches!(port, Port::Udp(_))) {
+        "; datagrams to its UDP ports may reach either, also those of clients that the first one serves"
+    } else {
+        ""
+    };
     let room = room.map_or_else(|| memory::unobserved(limit), str::to_owned);
     format!(
-        "{name}: a second one runs beside it and takes a share of its connections as soon as it listens; {probe}; {room}"
+        "{name}: a second one runs beside it and takes a share of its connections as soon as it listens; {probe}{datagrams}; \
+         {room}"
     )
 }
 

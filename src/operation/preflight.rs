@@ -81,7 +81,7 @@ impl Runtime {
 }
 
 /// Facts about one running container as the source of a clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Source {
     /// Why its configuration cannot be cloned without loss; `None` when it can.
@@ -98,6 +98,9 @@ pub struct Source {
     /// True when a clone would share the termination message file of the container before it, because the kubelet's
     /// directory is not visible here under its own path.
     pub shares_termination_log: bool,
+    /// True when it has devices or block volumes, of which the API server may not know: a device plugin, a claim or a volume
+    /// assigned them.
+    pub uses_devices: bool,
     /// True when it uses the network of its node.
     pub uses_host_network: bool,
 }

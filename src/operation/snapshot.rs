@@ -3,7 +3,6 @@
 //! `cri::convert` fills it from the runtime's responses. It holds no environment values and no configuration, and it
 //! decides nothing.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use jiff::Timestamp;
 use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
 use crate::api::status::Incarnation;
+use crate::operation::port::{Listeners, Port};
 
 /// One pod as observed in the runtime and, where there is one, in the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,14 +28,11 @@ pub struct Snapshot {
     pub absent: bool,
     /// The names of the `EndpointSlice`s that list the pod as serving; `None` when this is unknown or was not queried.
     pub serving: Option<Vec<String>>,
-    /// How many sockets listen on each TCP port in the pod's network namespace; `None` when it was not observed.
+    /// How many sockets listen on each port in the pod's network namespace; `None` when it was not observed.
     pub listeners: Option<Listeners>,
     /// The readiness probe that was run in a standby for this snapshot; `None` when none was run.
     pub probed: Option<Probed>,
 }
-
-/// The number of listening sockets by TCP port. Sockets that share a port (`SO_REUSEPORT`) count each.
-pub type Listeners = BTreeMap<u16, u32>;
 
 /// Where a pod comes from, according to the API server. Not proof by itself: users can write
 /// the annotation of a mirror pod.
@@ -291,8 +288,8 @@ pub struct Container {
     pub grace: Duration,
     /// True when the pod's spec has a preStop handler for it.
     pub has_pre_stop: bool,
-    /// The TCP ports that the pod's spec declares for it.
-    pub ports: Vec<u16>,
+    /// The TCP and UDP ports that the pod's spec declares for it.
+    pub ports: Vec<Port>,
 }
 
 /// The runtime's container states.

@@ -10,6 +10,9 @@
 //! listening sockets can: each process that shares a port has a socket of its own. The fence, whose process is in the
 //! pod's network namespace, counts them.
 //!
+//! The engine stops the old instance before it starts the new one, also beside a standby. A new instance that starts beside
+//! the old one gains nothing: a kubelet resets the probes when the instance changes, in both cases (prober/worker.go).
+//!
 //! Nothing here executes an effect.
 
 use std::time::Duration;
@@ -17,7 +20,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::api::request::{ContainerRequest, Order, Request, SILENT_STANDBY};
+use crate::api::request::{ContainerRequest, Order, Request};
 use crate::api::status::Step;
 use crate::operation::answer::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
@@ -25,8 +28,12 @@ use crate::operation::end::CLEANING;
 use crate::operation::next::leaves;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
-use crate::operation::snapshot::{Container, ExecProbe, Listeners, Probed, Snapshot, State};
+use crate::operation::port::{Listeners, Port};
+use crate::operation::snapshot::{Container, ExecProbe, Probed, Snapshot, State};
 use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Target, is_over, later};
+use sockets::{counted_again, has_run_for, listens_beside};
+pub use sockets::{counts_sockets, relevant};
+pub(super) use sockets::{listens, needs_fence};
 
 /// The minimum time that a standby is observed, even when `minReadySeconds` asks for less: a process that cannot share a
 /// port or a lock usually ends within it.
@@ -37,9 +44,6 @@ const START: SignedDuration = SignedDuration::from_secs(3);
 const COUNTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// How many fences are created for the count. A fence ends when the pod has no memory left, or with a wrong image.
 const FENCES: u32 = 5;
-/// How long a new instance, or one that is back, may have fewer listening sockets than expected: the number of processes
-/// that share a port can change.
-const FEWER: SignedDuration = SignedDuration::from_secs(10);
 /// The interval between two observations. Each one runs a process in the pod.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(200);
 
@@ -225,6 +229,11 @@ fn proven(
         return Ok(Some(wait(target, now)));
     };
     let Some(before) = &standby.before else {
+        // A container that loads does not listen yet on the ports that the standby has to share.
+        if !is_ready(target, snapshot) {
+            let on = format!("waiting for the running {} to be Ready", target.name);
+            return Ok(Some(Next::Wait(Waiting { until: later(now, REQUEUE), on })));
+        }
         if let Some(next) = counted_again(target, standby, listeners, now) {
             return Ok(Some(next));
         }
@@ -238,8 +247,7 @@ fn proven(
             if let Some(probed) = snapshot.probed.as_ref().filter(is_new) {
                 return Ok(Some(change(target, Change::Probed(probed.clone()))));
             }
-            let probe = readiness(target, snapshot);
-            observe(operation, target, standby, (own, before), (listeners, probe), now)
+            observe(operation, target, snapshot, (standby, own), (before, listeners), now)
         }
         State::Created if is_over(own.created_at, START, now) && operation.can_remove(&own.id) => {
             Ok(Some(Next::Do(remove(own, Leftover::Standby))))
@@ -293,9 +301,9 @@ fn create(operation: &Operation, target: &Target) -> Result<Next, String> {
 fn observe(
     operation: &Operation,
     target: &Target,
-    standby: &Standby,
-    (own, before): (&Container, &Listeners),
-    (listeners, probe): (&Listeners, Option<&ExecProbe>),
+    snapshot: &Snapshot,
+    (standby, own): (&Standby, &Container),
+    (before, listeners): (&Listeners, &Listeners),
     now: Timestamp,
 ) -> Result<Option<Next>, String> {
     let started_at = own.started_at.unwrap_or(own.created_at);
@@ -306,8 +314,9 @@ fn observe(
     if let Some(next) = counted_again(target, standby, listeners, now) {
         return Ok(Some(next));
     }
+    let probe = readiness(target, snapshot);
     let seconds = operation.request.ready_timeout_seconds;
-    let unmet = match listens_beside(operation, (own, before), listeners, now) {
+    let unmet = match listens_beside(operation, snapshot, (own, before), listeners, now) {
         Err(None) => return Ok(Some(wait(target, now))),
         Err(Some(port)) => format!(
             "it does not listen on port {port} beside the running container within {seconds} s; both have to share the port \
@@ -329,26 +338,12 @@ fn observe(
     Ok(Some(wait(target, now)))
 }
 
-/// The sockets that the standby has added, once it listens where that is expected. Otherwise the port on which it does
-/// not; `None` if it has added no socket at all and is still observed.
-fn listens_beside(
-    operation: &Operation,
-    (own, before): (&Container, &Listeners),
-    listeners: &Listeners,
-    now: Timestamp,
-) -> Result<Listeners, Option<u16>> {
-    let started_at = own.started_at.unwrap_or(own.created_at);
-    let asked = SignedDuration::from_secs(i64::from(operation.request.min_ready_seconds));
-    let added = added(before, listeners, &own.ports);
-    let expects_some = !before.is_empty() || !own.ports.is_empty();
-    if added.is_empty() && expects_some && !is_over(started_at, SILENT_STANDBY.max(asked), now) {
-        return Err(None);
-    }
-    // A port that the container declares and does not use is not waited for.
-    match own.ports.iter().find(|port| before.contains_key(port) && !added.contains_key(port)) {
-        Some(port) => Err(Some(*port)),
-        None => Ok(added),
-    }
+/// True when the kubelet reports the instance that is to be replaced as Ready.
+fn is_ready(target: &Target, snapshot: &Snapshot) -> bool {
+    let declared = snapshot.declared.as_ref().and_then(|declared| declared.container(&target.name));
+    declared.is_some_and(|declared| {
+        declared.ready && declared.container_id.as_ref() == Some(&target.forward.replaces)
+    })
 }
 
 /// The readiness probe of the container, if it runs a command.
@@ -377,87 +372,11 @@ pub fn due_probe<'a>(
         let own = snapshot.standbys(&target.name).find(|container| operation.made(container))?;
         let signed = |time: Duration| SignedDuration::try_from(time).unwrap_or(SignedDuration::MAX);
         let started_at = own.started_at.filter(|_| own.state == State::Running)?;
-        listens_beside(operation, (own, before), listeners, now).ok()?;
+        listens_beside(operation, snapshot, (own, before), listeners, now).ok()?;
         let is_due = is_over(started_at, signed(probe.initial_delay).max(SETTLES), now)
             && standby.probe.as_ref().is_none_or(|last| is_over(last.at, signed(probe.period), now));
         is_due.then_some((own, probe))
     })
-}
-
-/// The next step until the same sockets were counted twice, some time apart: a process opens and closes its sockets one
-/// after the other.
-fn counted_again(target: &Target, standby: &Standby, listeners: &Listeners, now: Timestamp) -> Option<Next> {
-    if standby.counted.as_ref() != Some(listeners) {
-        return Some(change(target, Change::Counted(listeners.clone(), now)));
-    }
-    let is_settled = standby.counted_at.is_some_and(|at| is_over(at, REQUEUE, now));
-    (!is_settled).then(|| wait(target, now))
-}
-
-/// The sockets that were added on ports that were in use before, which are the shared ones. If the container declares
-/// ports, only those count: another container of the pod may change its own.
-fn added(before: &Listeners, now: &Listeners, declared: &[u16]) -> Listeners {
-    let is_own = |port: &u16| declared.is_empty() || declared.contains(port);
-    let more = |(port, count): (&u16, &u32)| {
-        let now = now.get(port).copied().unwrap_or_default();
-        (now > *count).then(|| (*port, now - count))
-    };
-    before.iter().filter(|(port, _)| is_own(port)).filter_map(more).collect()
-}
-
-/// The fence whose process counts the listening sockets, while they decide something.
-pub fn counts_sockets<'a>(operation: &Operation, snapshot: &'a Snapshot) -> Option<&'a Container> {
-    let awaits = |target: &&Target| {
-        let Some(standby) = &target.standby else { return false };
-        let of_standby = standby.proven_at.is_none() && !operation.touched();
-        of_standby || must_listen(operation, target)
-    };
-    let mut awaiting = operation.targets.iter().filter(awaits);
-    awaiting.find_map(|target| {
-        snapshot.fences(&target.name).find(|fence| fence.holder && fence.state == State::Running)
-    })
-}
-
-/// True while the fence of `target` stays because its process counts, or will count, the sockets of the new instance.
-pub(super) fn needs_fence(operation: &Operation, target: &Target) -> bool {
-    let shares = target.standby.as_ref().is_some_and(|standby| !standby.added.is_empty());
-    let proven = target.reached.as_ref().is_some_and(|reached| reached.ready_at.is_some());
-    shares && !proven && operation.ending.is_none()
-}
-
-/// True while the new instance of `target` runs and is to listen before the standby stops.
-fn must_listen(operation: &Operation, target: &Target) -> bool {
-    target.reached.is_some() && needs_fence(operation, target)
-}
-
-/// True once the new instance listens on every port that the standby shares. It has as many sockets as the standby, which
-/// runs the same image; in a rollback it has as many as the old instance had. After [`FEWER`] one is enough. If the sockets
-/// cannot be counted any more, the new instance gets as much time as the standby needed.
-pub(super) fn listens(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> bool {
-    let Some(standby) = target.standby.as_ref().filter(|_| must_listen(operation, target)) else {
-        return true;
-    };
-    let is_past = |time| has_run_for(operation, target, time, now);
-    let Some(listeners) = &snapshot.listeners else { return is_past(standby.took()) };
-    let may_be_fewer = is_past(standby.took().max(FEWER));
-    let serves = snapshot.standbys(&target.name).any(|container| container.state == State::Running);
-    standby.added.iter().all(|(port, own)| {
-        let returned = standby.before.as_ref().and_then(|before| before.get(port).copied()).unwrap_or(*own);
-        let instance = match operation.rollback_cause {
-            _ if may_be_fewer => 1,
-            Some(_) => returned,
-            None => *own,
-        };
-        let beside = if serves { *own } else { 0 };
-        listeners.get(port).copied().unwrap_or_default() >= instance.saturating_add(beside)
-    })
-}
-
-/// True once the new instance of `target` has run for `time`, but at most for the time in which it has to become Ready.
-fn has_run_for(operation: &Operation, target: &Target, time: SignedDuration, now: Timestamp) -> bool {
-    let since = target.reached.as_ref().and_then(|reached| reached.counts_from);
-    let longest = SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds));
-    since.is_none_or(|since| is_over(since, time.min(longest), now))
 }
 
 /// The next step until the standbys of `target` are gone. Where nothing else serves, they stay for as long as the cleanup
@@ -474,7 +393,10 @@ pub(super) fn leave(
     if is_needed && snapshot.standbys(&target.name).next().is_some() {
         return (!is_late).then(|| wait(target, now));
     }
-    stop_all(operation, target, snapshot, now).filter(|_| !is_late)
+    // A stop that was not begun yet is never too late: it runs the preStop handler, and a sweep may find the standby with
+    // nothing else that serves.
+    let is_begun = target.standby.as_ref().is_some_and(|standby| standby.stopped_at.is_some());
+    stop_all(operation, target, snapshot, now).filter(|_| !is_late || !is_begun)
 }
 
 /// The next step until the standby of `target`, which runs the image that failed, no longer serves beside the instance
@@ -538,13 +460,16 @@ fn stop(operation: &Operation, target: &Target, container: &Container, now: Time
     Some(Next::Do(Effect::StopStandby { container, id, grace_seconds, pre_stop, is_own }))
 }
 
-/// Effects that stop the standbys of a pod that its kubelet terminates. The kubelet gives them no grace period.
+/// Effects that stop the standbys of a pod that its kubelet terminates, as far as their stop is not begun. The kubelet gives
+/// them no grace period.
 pub fn terminated(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Vec<Effect> {
     let running = |target: &Target| match stop_all(operation, target, snapshot, now) {
         Some(Next::Do(effect @ Effect::StopStandby { .. })) => Some(effect),
         _ => None,
     };
-    operation.targets.iter().filter_map(running).collect()
+    let is_begun =
+        |target: &&Target| target.standby.as_ref().is_some_and(|standby| standby.stopped_at.is_some());
+    operation.targets.iter().filter(|target| !is_begun(target)).filter_map(running).collect()
 }
 
 fn change(target: &Target, change: Change) -> Next {
@@ -574,7 +499,7 @@ fn ended(standby: &Container) -> String {
 /// What a person checks first when a standby has exited: the ports that it declares and that were in use before it.
 fn in_use(standby: &Container, before: &Listeners) -> String {
     let ports: Vec<_> =
-        standby.ports.iter().filter(|port| before.contains_key(port)).map(u16::to_string).collect();
+        standby.ports.iter().filter(|port| before.contains_key(port)).map(Port::to_string).collect();
     let hint = "two of it must be able to run in one pod, without a lock that only one can hold";
     if ports.is_empty() {
         return format!(": {hint}");
@@ -582,5 +507,6 @@ fn in_use(standby: &Container, before: &Listeners) -> String {
     format!(": port {} is in use and has to be shared (SO_REUSEPORT), and {hint}", ports.join(", "))
 }
 
+mod sockets;
 #[cfg(test)]
 mod tests;

@@ -104,10 +104,16 @@ fn of_container(template: &PodTemplate, container: &Value) -> Option<String> {
         .map(|(name, _)| name.as_str())
         .filter(|name| is_extended_resource(name))
         .collect();
-    if devices.is_empty() {
-        return None;
+    if !devices.is_empty() {
+        return cannot(format!("uses {}, which no second container can use", devices.join(", ")));
     }
-    cannot(format!("uses {}, which no second container can use", devices.join(", ")))
+    if !items(container, "/resources/claims").is_empty() {
+        return cannot("uses resource claims, whose devices no second container can use".to_owned());
+    }
+    if !items(container, "/volumeDevices").is_empty() {
+        return cannot("uses block volumes, which no second container can use".to_owned());
+    }
+    None
 }
 
 fn items<'v>(of: &'v Value, path: &str) -> &'v [Value] {
@@ -197,6 +203,8 @@ mod tests {
                 "mounts a subPath",
             ),
             (json!({"resources": {"limits": {"gpu.example/card": "1"}}}), "uses gpu.example/card"),
+            (json!({"resources": {"claims": [{"name": "gpu"}]}}), "uses resource claims"),
+            (json!({"volumeDevices": [{"name": "data", "devicePath": "/dev/xvda"}]}), "uses block volumes"),
             (json!({"restartPolicyRules": [{}]}), "restartPolicyRules"),
         ] {
             let problem = of(&more, &["app"]);

@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container as SpecContainer, ContainerState, ContainerStateTerminated, ContainerStatus, Node, Pod, PodSpec,
+    Container as SpecContainer, ContainerPort, ContainerState, ContainerStateTerminated, ContainerStatus,
+    Node, Pod, PodSpec,
 };
 
 use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
+use crate::operation::port::Port;
 use crate::operation::preflight::{Hashes, Hooks};
 use crate::operation::preflight::{Runtime, Situation, Source};
 use crate::operation::snapshot::{Container, Declared, Owner, Sandbox, Snapshot, State};
@@ -65,13 +67,12 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         sources.insert(
             spec.name.clone(),
             Source {
-                not_cloneable: None,
                 image_present: true,
                 alias,
-                has_assigned_cpus: false,
-                shares_termination_log: false,
                 uses_host_network: pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true)),
+                uses_devices: has_claims_or_block_volumes(spec),
                 runs_declared: true,
+                ..Source::default()
             },
         );
     }
@@ -113,6 +114,22 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         },
         unseen,
     }
+}
+
+fn port(declared: &ContainerPort) -> Option<Port> {
+    let number = u16::try_from(declared.container_port).ok()?;
+    match declared.protocol.as_deref() {
+        None | Some("TCP") => Some(Port::Tcp(number)),
+        Some("UDP") => Some(Port::Udp(number)),
+        Some(_) => None,
+    }
+}
+
+/// True when the spec gives the container claims of Dynamic Resource Allocation or block volumes.
+fn has_claims_or_block_volumes(container: &SpecContainer) -> bool {
+    let claims = container.resources.as_ref().and_then(|resources| resources.claims.as_ref());
+    let is_some = |count: Option<usize>| count.is_some_and(|count| count > 0);
+    is_some(claims.map(Vec::len)) || is_some(container.volume_devices.as_ref().map(Vec::len))
 }
 
 /// The containers of `pod` that can be replaced, with the kubelet's status of each: the regular ones, and init
@@ -158,7 +175,7 @@ fn instances(
         exit_code: 0,
         grace,
         has_pre_stop: spec.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.pre_stop.is_some()),
-        ports: Vec::new(),
+        ports: spec.ports.iter().flatten().filter_map(port).collect(),
     };
     let state = status.and_then(|status| status.state.as_ref());
     let before = status.and_then(|status| status.last_state.as_ref()?.terminated.as_ref());

@@ -249,6 +249,8 @@ struct ContainerStatus {
     state: State,
     #[serde(default, deserialize_with = "or_default")]
     last_state: State,
+    #[serde(default, deserialize_with = "or_default")]
+    resources: Resources,
 }
 
 #[derive(Default, Deserialize)]
@@ -269,7 +271,7 @@ struct Terminated {
 impl From<Pod> for super::Pod {
     fn from(pod: Pod) -> Self {
         let Pod { metadata, spec, status } = pod;
-        let (gate, memory_limit) = (gate(&spec, &status), memory_limit(&spec));
+        let (gate, memory_limit) = (gate(&spec, &status), memory_limit(&spec, &status));
         let pull_secrets: Vec<_> = spec
             .image_pull_secrets
             .into_iter()
@@ -447,9 +449,15 @@ impl ReadinessProbe {
 
 /// The memory limit of the pod's cgroup, as kubelets compute it (`ResourceConfigForPod` in pkg/kubelet/cm): that of the
 /// pod, or the sum of its containers if each of them has one. Init containers run one after the other, beside the native
-/// sidecars before them.
-fn memory_limit(spec: &Spec) -> Option<u64> {
-    let own = |container: &Container| container.resources.limits.memory.filter(|limit| *limit > 0);
+/// sidecars before them. While a resize is under way, the smaller one of the old and the new limit counts.
+fn memory_limit(spec: &Spec, status: &Status) -> Option<u64> {
+    let statuses = || status.container_statuses.iter().chain(&status.init_container_statuses);
+    let own = |container: &Container| {
+        let desired = container.resources.limits.memory.filter(|limit| *limit > 0)?;
+        let reported = statuses().find(|status| status.name == container.name);
+        let actual = reported.and_then(|status| status.resources.limits.memory.filter(|limit| *limit > 0));
+        Some(actual.map_or(desired, |actual| actual.min(desired)))
+    };
     let of_containers = || {
         let (mut sidecars, mut highest) = (0_u64, 0_u64);
         for container in &spec.init_containers {

@@ -195,6 +195,14 @@ fn the_memory_limit_of_a_pod_is_that_of_its_cgroup() {
         read(&pod).declared(true).memory_limit.map(|bytes| bytes >> 20)
     };
     assert_eq!(of(&|_| {}), Some(1274), "containers and the native sidecar");
+    let mut resized = today();
+    resized["spec"]["initContainers"] = json!([]);
+    for index in [0, 1] {
+        resized["spec"]["containers"][index]["resources"] = limit("1Gi");
+    }
+    resized["status"]["containerStatuses"][0]["resources"] = limit("200Mi");
+    let read_limit = read(&resized).declared(true).memory_limit.map(|bytes| bytes >> 20);
+    assert_eq!(read_limit, Some(1224), "a kubelet has not raised the limit of one container yet");
     assert_eq!(of(&|spec| spec["overhead"] = json!({ "memory": "6Mi", "cpu": "1" })), Some(1280));
     assert_eq!(of(&|spec| spec["resources"] = limit("512Mi")), Some(512), "the pod has its own");
     let large: &dyn Fn(&mut Value) = &|spec| spec["initContainers"][0]["resources"] = limit("2000Mi");

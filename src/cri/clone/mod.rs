@@ -22,6 +22,10 @@ use crate::cri::log_path;
 use crate::cri::proto::{strict_value, v1};
 use crate::operation::effect::ImageChoice;
 
+/// What the annotations begin with that name the devices of a container in an earlier form of the Container Device Interface
+/// (its package `pkg/cdi`, `AnnotationPrefix`).
+const CDI_ANNOTATION: &str = "cdi.k8s.io/";
+
 /// The configuration of one container, with its present environment and limits.
 #[derive(Clone, PartialEq)]
 pub struct Source {
@@ -85,6 +89,13 @@ impl Source {
         let security = linux.and_then(|linux| linux.security_context.as_ref());
         let namespaces = security.and_then(|security| security.namespace_options.as_ref());
         namespaces.is_some_and(|namespaces| namespaces.network() == v1::NamespaceMode::Node)
+    }
+
+    /// True when the container has devices or block volumes of its own, from a device plugin, from a claim of Dynamic Resource
+    /// Allocation, or from a volume.
+    pub fn uses_devices(&self) -> bool {
+        let by_annotation = self.config.annotations.keys().any(|key| key.starts_with(CDI_ANNOTATION));
+        by_annotation || !self.config.devices.is_empty() || !self.config.cdi_devices.is_empty()
     }
 
     /// True if the container may run on certain CPUs only.

@@ -19,7 +19,7 @@ const SWAP: &str = r#"{"id":"r","containers":[{"name":"app","image":"repo/app:v2
 /// A pod whose container declares the port 8080 and shares it.
 fn situation() -> Situation {
     let mut pod = pod_in_cluster();
-    find(&mut pod, "app-2").ports = vec![8080];
+    find(&mut pod, "app-2").ports = vec![Port::Tcp(8080)];
     situation_in_cluster(pod)
 }
 
@@ -216,7 +216,7 @@ fn a_pre_stop_handler_of_a_standby_runs_once_even_if_the_process_dies() {
 #[test]
 fn containers_that_cannot_have_a_standby_are_refused() {
     type Change = fn(&mut Situation);
-    let cases: [(Change, &str); 6] = [
+    let cases: [(Change, &str); 7] = [
         (|s| s.snapshot.declared = None, "it needs a cluster"),
         (|s| declared(&mut s.snapshot).restart_policy = RestartPolicy::Never, "restartPolicy is not Always"),
         (|s| declared(&mut s.snapshot).devices = vec!["gpu.example/card".into()], "gpu.example/card"),
@@ -225,6 +225,10 @@ fn containers_that_cannot_have_a_standby_are_refused() {
         (
             |s| s.sources.values_mut().for_each(|source| source.uses_host_network = true),
             "the network of the node",
+        ),
+        (
+            |s| s.sources.values_mut().for_each(|source| source.uses_devices = true),
+            "devices or block volumes",
         ),
     ];
     for (change, why) in cases {
@@ -311,11 +315,38 @@ fn a_standby_that_adds_no_socket_is_observed_longer() {
     }
 }
 
+/// All sockets of a pod with a single container are its own.
+#[test]
+fn a_standby_that_shares_no_port_of_the_only_container_has_no_proof() {
+    let mut situation = situation();
+    situation.snapshot.containers.retain(|container| container.name == "app");
+    situation.snapshot.declared.as_mut().unwrap().containers.retain(|container| container.name == "app");
+    find(&mut situation.snapshot, "app-2").ports = Vec::new();
+    let mut bench = Bench::of(RESTART, situation, Kubelet::Watching);
+    bench.listens_after = Some(300);
+    bench.deaf_standby = true;
+    let outcome = without_gap(&mut bench, |_, _| Answer::Obey);
+    let Outcome::Failed { failure, touched: false, .. } = &outcome else { panic!("{outcome:?}") };
+    assert!(failure.to_string().contains("does not listen on port 8080"), "{failure:?}");
+    assert!(!bench.operation.touched() && is_clean(&bench), "{:?}", bench.log);
+}
+
 #[test]
 fn sockets_on_ports_that_the_container_does_not_declare_prove_nothing() {
-    let (before, now) = (Listeners::from([(80, 1), (90, 1)]), Listeners::from([(80, 2), (90, 2), (99, 1)]));
-    assert_eq!(added(&before, &now, &[80, 443]), Listeners::from([(80, 1)]));
-    assert_eq!(added(&before, &now, &[]), Listeners::from([(80, 1), (90, 1)]));
+    let of = |ports: &[(u16, u32)]| ports.iter().map(|&(port, count)| (Port::Tcp(port), count)).collect();
+    let (before, now): (Listeners, Listeners) = (of(&[(80, 1), (90, 1)]), of(&[(80, 2), (90, 2), (99, 1)]));
+    assert_eq!(sockets::added(&before, &now, &[Port::Tcp(80), Port::Tcp(443)]), of(&[(80, 1)]));
+    assert_eq!(sockets::added(&before, &now, &[]), of(&[(80, 1), (90, 1)]));
+}
+
+/// A name server listens on a UDP port, and a client that it asks answers on another one.
+#[test]
+fn of_the_udp_sockets_only_those_on_declared_ports_count() {
+    let mut pod = situation().snapshot;
+    find(&mut pod, "app-2").ports = vec![Port::Udp(53)];
+    let counted = Listeners::from([(Port::Udp(53), 1), (Port::Udp(40_000), 1), (Port::Tcp(80), 1)]);
+    let relevant = sockets::relevant(counted, &pod);
+    assert_eq!(relevant, Listeners::from([(Port::Udp(53), 1), (Port::Tcp(80), 1)]));
 }
 
 /// A pod that leaves gives its standby no time to wait for the container.

@@ -107,6 +107,37 @@ async fn a_forgotten_standby_goes_once_its_container_runs_or_has_ended_beside_it
     assert_eq!(fixture.sweep().await, 0);
 }
 
+/// A container that has just started may load for a while, or fail.
+#[tokio::test]
+async fn a_forgotten_standby_runs_its_handler_and_only_beside_a_container_that_has_run_for_a_minute() {
+    let fixture = Fixture::open().await;
+    let (app, standby) = fixture.fake.model(|m| {
+        let standby = create(m, "app", 7, &STANDBY);
+        let config = &mut m.container_mut(&standby).unwrap().config;
+        let handler = r#"{"exec":{"command":["bye"]}}"#;
+        config.annotations.insert(annotation::PRE_STOP.to_owned(), handler.to_owned());
+        let app = m.running("app")[0].id.clone();
+        m.start(&standby).unwrap();
+        (app, standby)
+    });
+    let age = |seconds: i64| {
+        let created_at =
+            (inplace::process::clock::now() - jiff::SignedDuration::from_secs(seconds)).as_nanosecond();
+        fixture.fake.model(|m| {
+            m.container_mut(&app).unwrap().created_at = i64::try_from(created_at).unwrap();
+        });
+    };
+    fixture.fake.forget();
+    age(30);
+    assert_eq!(fixture.sweep().await, 0);
+    age(70);
+    assert_eq!(fixture.sweep().await, 1);
+    let story = fixture.fake.story();
+    let calls: Vec<_> = story.iter().map(|call| call.split_whitespace().next().unwrap()).collect();
+    assert_eq!(calls, ["ExecSync", "StopContainer", "RemoveContainer"], "{story:?}");
+    assert!(fixture.fake.instances("app").iter().all(|instance| instance.id != standby));
+}
+
 #[tokio::test]
 async fn an_open_operation_takes_care_of_its_own() {
     let mut fixture = Fixture::open().await;

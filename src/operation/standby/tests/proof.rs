@@ -150,6 +150,9 @@ fn the_plan_says_what_proves_the_standby_and_what_memory_there_is() {
         text.contains("uses 30 MiB of its memory limit of 256 MiB; a second app is expected to need 20 MiB"),
         "{text}"
     );
+    assert!(!text.contains("datagrams"), "{text}");
+    find(&mut situation.snapshot, "app-2").ports.push(Port::Udp(53));
+    assert!(warnings(&situation).contains("datagrams to its UDP ports may reach either"));
 }
 
 #[test]

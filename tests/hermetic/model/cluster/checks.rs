@@ -8,8 +8,9 @@ use inplace::operation::snapshot::{Gate, RestartPolicy, State};
 use inplace::operation::state::{Operation, Target};
 use jiff::SignedDuration;
 
+use super::names::{OLD, index_of, name_of};
 use super::scenario::Image;
-use super::world::{Instance, OLD, World, index_of, name_of};
+use super::world::{Instance, World};
 use crate::model::{ID, ms};
 
 /// True for an outcome that claims that no running container was affected.

@@ -5,8 +5,9 @@ use inplace::operation::effect::{Effect, EffectError, EffectOutput, GateAction, 
 use inplace::operation::snapshot::{Container, Gate, State};
 use inplace::operation::state::Operation;
 
+use super::names::{OLD, image_id, index_of};
 use super::scenario::Image;
-use super::world::{Event, Instance, Kind, OLD, World, image_id, index_of};
+use super::world::{Event, Instance, Kind, World};
 use crate::model::{ID, ms};
 
 impl World {

@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use inplace::operation::snapshot::{RestartPolicy, State};
 use jiff::{SignedDuration, Timestamp};
 
+use super::names::{image_id, index_of, name_of};
 use super::scenario::Image;
-use super::world::{Event, Instance, Kind, Reported, World, image_id, index_of, name_of};
+use super::world::{Event, Instance, Kind, Reported, World};
 use crate::model::{ms, within};
 
 /// The kubelet's own state.

@@ -16,13 +16,15 @@ use inplace::operation::state::{self, Operation};
 
 use proptest::strategy::Strategy;
 
+use self::names::{ALIAS, NEW, OLD, image_id, name_of};
 use self::scenario::{Image, Scenario, scenario};
-use self::world::{ALIAS, NEW, OLD, World, image_id, name_of};
+use self::world::World;
 use super::{Agent, ID, cases, epoch, ms, search};
 
 mod checks;
 mod execute;
 mod kubelet;
+mod names;
 mod scenario;
 mod world;
 
@@ -180,10 +182,8 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         not_cloneable: (!scenario.cloneable).then(|| "a field is not known".to_owned()),
         image_present: true,
         alias: scenario.alias.then(|| ALIAS.to_owned()),
-        has_assigned_cpus: false,
-        shares_termination_log: false,
-        uses_host_network: false,
         runs_declared: true,
+        ..Source::default()
     };
     let sources: BTreeMap<_, _> =
         request.containers.iter().map(|target| (target.name.clone(), source.clone())).collect();

@@ -14,13 +14,9 @@ use jiff::Timestamp;
 
 use super::Sabotage;
 use super::kubelet::Kubelet;
+use super::names::{ALIAS, NEW, OLD, index_of, name_of, port_of};
 use super::scenario::{Image, Scenario};
 use crate::model::{Dice, epoch, ms, pod, within};
-
-pub(super) const OLD: &str = "repo/app:old";
-pub(super) const NEW: &str = "repo/app:new";
-pub(super) const ALIAS: &str =
-    "repo/app@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// One container in the simulated runtime.
 pub(super) type Instance = Container;
@@ -105,23 +101,6 @@ pub(super) struct World {
     pub(super) late: bool,
     pub(super) broken: Option<String>,
     pub(super) log: Vec<String>,
-}
-
-/// The port on which all containers of a name listen.
-fn port_of(index: usize) -> u16 {
-    8080 + u16::try_from(index).unwrap()
-}
-
-pub(super) fn name_of(index: usize) -> String {
-    format!("c{index}")
-}
-
-pub(super) fn index_of(name: &str) -> usize {
-    name[1..].parse().unwrap()
-}
-
-pub(super) fn image_id(reference: &str) -> &'static str {
-    if reference == NEW { "sha:new" } else { "sha:old" }
 }
 
 impl World {

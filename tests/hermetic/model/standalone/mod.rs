@@ -171,15 +171,7 @@ fn request(scenario: &Scenario) -> Request {
 }
 
 fn begin(request: Request, world: &mut World) -> Operation {
-    let source = Source {
-        not_cloneable: None,
-        image_present: true,
-        alias: None,
-        has_assigned_cpus: false,
-        shares_termination_log: false,
-        uses_host_network: false,
-        runs_declared: true,
-    };
+    let source = Source { image_present: true, runs_declared: true, ..Source::default() };
     let sources = request.containers.iter().map(|target| (target.name.clone(), source.clone())).collect();
     let mut snapshot = world.snapshot();
     // The preflight leaves swaps in a kubelet's pod to the API server. The rollback is tested

@@ -1,0 +1,144 @@
+//! The listening sockets in the pod of an operation: whether a standby listens beside the container, and whether the new
+//! instance listens beside the standby. Says which fence counts them, and which ports count.
+//!
+//! Nothing here executes an effect.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::request::SILENT_STANDBY;
+use crate::operation::answer::Next;
+use crate::operation::port::{Listeners, Port};
+use crate::operation::snapshot::{Container, Snapshot, State};
+use crate::operation::standby::{Change, REQUEUE, Standby, change, wait};
+use crate::operation::state::{Operation, Target, is_over};
+
+/// How long a new instance, or one that is back, may have fewer listening sockets than expected: the number of processes
+/// that share a port can change.
+const FEWER: SignedDuration = SignedDuration::from_secs(10);
+
+/// The counted sockets that decide something: all TCP sockets, and those on the UDP ports that a container declares. A
+/// client has a UDP socket on any port for each query that it sends.
+pub fn relevant(counted: Listeners, snapshot: &Snapshot) -> Listeners {
+    let is_declared =
+        |port: &Port| snapshot.containers.iter().any(|container| container.ports.contains(port));
+    counted.into_iter().filter(|(port, _)| matches!(port, Port::Tcp(_)) || is_declared(port)).collect()
+}
+
+/// The sockets that the standby has added, once it listens where that is expected. Otherwise the port on which it does
+/// not; `None` if it has added no socket at all and is still observed.
+pub(super) fn listens_beside(
+    operation: &Operation,
+    snapshot: &Snapshot,
+    (own, before): (&Container, &Listeners),
+    listeners: &Listeners,
+    now: Timestamp,
+) -> Result<Listeners, Option<Port>> {
+    let started_at = own.started_at.unwrap_or(own.created_at);
+    let asked = SignedDuration::from_secs(i64::from(operation.request.min_ready_seconds));
+    let added = added(before, listeners, &own.ports);
+    let expects_some = !before.is_empty() || !own.ports.is_empty();
+    if added.is_empty() && expects_some && !is_over(started_at, SILENT_STANDBY.max(asked), now) {
+        return Err(None);
+    }
+    // Without declared ports, all sockets of a pod with a single container are its own.
+    let is_alone =
+        own.ports.is_empty() && !snapshot.containers.iter().any(|one| one.name != own.name && one.may_run());
+    let undeclared = before.keys().find(|_| is_alone && added.is_empty());
+    // A port that the container declares and does not use is not waited for.
+    let declared = own.ports.iter().find(|port| before.contains_key(port) && !added.contains_key(port));
+    match declared.or(undeclared) {
+        Some(port) => Err(Some(*port)),
+        None => Ok(added),
+    }
+}
+
+/// The next step until the same sockets were counted twice, some time apart: a process opens and closes its sockets one
+/// after the other.
+pub(super) fn counted_again(
+    target: &Target,
+    standby: &Standby,
+    listeners: &Listeners,
+    now: Timestamp,
+) -> Option<Next> {
+    if standby.counted.as_ref() != Some(listeners) {
+        return Some(change(target, Change::Counted(listeners.clone(), now)));
+    }
+    let is_settled = standby.counted_at.is_some_and(|at| is_over(at, REQUEUE, now));
+    (!is_settled).then(|| wait(target, now))
+}
+
+/// The sockets that were added on ports that were in use before, which are the shared ones. If the container declares
+/// ports, only those count: another container of the pod may change its own.
+pub(super) fn added(before: &Listeners, now: &Listeners, declared: &[Port]) -> Listeners {
+    let is_own = |port: &Port| declared.is_empty() || declared.contains(port);
+    let more = |(port, count): (&Port, &u32)| {
+        let now = now.get(port).copied().unwrap_or_default();
+        (now > *count).then(|| (*port, now - count))
+    };
+    before.iter().filter(|(port, _)| is_own(port)).filter_map(more).collect()
+}
+
+/// The fence whose process counts the listening sockets, while they decide something.
+pub fn counts_sockets<'a>(operation: &Operation, snapshot: &'a Snapshot) -> Option<&'a Container> {
+    let awaits = |target: &&Target| {
+        let Some(standby) = &target.standby else { return false };
+        let of_standby = standby.proven_at.is_none() && !operation.touched();
+        of_standby || must_listen(operation, target)
+    };
+    let mut awaiting = operation.targets.iter().filter(awaits);
+    awaiting.find_map(|target| {
+        snapshot.fences(&target.name).find(|fence| fence.holder && fence.state == State::Running)
+    })
+}
+
+/// True while the fence of `target` stays because its process counts, or will count, the sockets of the new instance.
+pub(in crate::operation) fn needs_fence(operation: &Operation, target: &Target) -> bool {
+    let shares = target.standby.as_ref().is_some_and(|standby| !standby.added.is_empty());
+    let proven = target.reached.as_ref().is_some_and(|reached| reached.ready_at.is_some());
+    shares && !proven && operation.ending.is_none()
+}
+
+/// True while the new instance of `target` runs and is to listen before the standby stops.
+fn must_listen(operation: &Operation, target: &Target) -> bool {
+    target.reached.is_some() && needs_fence(operation, target)
+}
+
+/// True once the new instance listens on every port that the standby shares. It has as many sockets as the standby, which
+/// runs the same image; in a rollback it has as many as the old instance had. After [`FEWER`] one is enough. If the sockets
+/// cannot be counted any more, the new instance gets as much time as the standby needed.
+pub(in crate::operation) fn listens(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> bool {
+    let Some(standby) = target.standby.as_ref().filter(|_| must_listen(operation, target)) else {
+        return true;
+    };
+    let is_past = |time| has_run_for(operation, target, time, now);
+    let Some(listeners) = &snapshot.listeners else { return is_past(standby.took()) };
+    let may_be_fewer = is_past(standby.took().max(FEWER));
+    let serves = snapshot.standbys(&target.name).any(|container| container.state == State::Running);
+    standby.added.iter().all(|(port, own)| {
+        let returned = standby.before.as_ref().and_then(|before| before.get(port).copied()).unwrap_or(*own);
+        let instance = match operation.rollback_cause {
+            _ if may_be_fewer => 1,
+            Some(_) => returned,
+            None => *own,
+        };
+        let beside = if serves { *own } else { 0 };
+        listeners.get(port).copied().unwrap_or_default() >= instance.saturating_add(beside)
+    })
+}
+
+/// True once the new instance of `target` has run for `time`, but at most for the time in which it has to become Ready.
+pub(super) fn has_run_for(
+    operation: &Operation,
+    target: &Target,
+    time: SignedDuration,
+    now: Timestamp,
+) -> bool {
+    let since = target.reached.as_ref().and_then(|reached| reached.counts_from);
+    let longest = SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds));
+    since.is_none_or(|since| is_over(since, time.min(longest), now))
+}
