@@ -108,7 +108,7 @@ fn metadata() -> Value {
                 "additionalProperties": {"type": "string"},
             },
             "annotations": {
-                "description": "A change does not restart the pods.",
+                "description": "A change restarts only containers that have the annotation in their environment.",
                 "type": "object",
                 "additionalProperties": {"type": "string"},
             },

@@ -31,6 +31,14 @@ pub struct PodTask {
     /// Seconds that the request may take; 0 before there is a request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seconds: u32,
+    /// When the pod got the labels and annotations of the target that containers have in their environment. They are written
+    /// before the request, so that the kubelet has them when it starts the containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labelled_at: Option<Timestamp>,
+    /// The revisions whose labels and annotations containers may still have in their environment: those of tasks that failed
+    /// after they had touched the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environments: Vec<String>,
     /// The names of the `PodDisruptionBudget`s that the pod is claimed at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<String>,
@@ -118,6 +126,8 @@ mod tests {
             at: Timestamp::from_second(1000).unwrap(),
             stage: Stage::Ordered,
             seconds: 600,
+            labelled_at: None,
+            environments: Vec::new(),
             claims: Vec::new(),
             note: String::new(),
         };

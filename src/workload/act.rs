@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::api::request::ContainerRequest;
 use crate::api::workload::HookCondition;
@@ -21,6 +21,7 @@ use crate::podtask::time::whole_seconds;
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::workload::action::{Action, BudgetClaims, Why};
 use crate::workload::diff::Change;
+use crate::workload::environment;
 use crate::workload::failed_hook::FailedHook;
 use crate::workload::hooks::{self, Gate, HookType};
 use crate::workload::input::ReconcileInput;
@@ -29,9 +30,13 @@ use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
 use crate::workload::survey::is_early;
 use crate::workload::update::{Picks, Wanted, spare};
-use crate::workload::view::PodView;
+use crate::workload::view::{PodView, was_touched};
 
 mod claims;
+
+/// How long before a request a kubelet gets the labels and annotations that its containers take into their environment.
+/// Kubelets get each change through a watch, within milliseconds where nothing is overloaded.
+const LABELS_SEEN: SignedDuration = SignedDuration::from_secs(2);
 
 /// What follows for all pods.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -125,11 +130,12 @@ impl<'a> Planner<'_, 'a> {
                     self.patch(view, &recalled, PodPatch::default(), Why::Recalled);
                 }
             }
-            (_, _, Some(wanted)) => self.give(view, wanted),
-            (TaskState::Waiting, Some(task), None) => {
-                let dropped = task.at_stage(Stage::Dropped, "the pod does not need this task any more");
-                self.patch(view, &dropped, PodPatch::default(), Why::Dropped);
+            // The pod has the labels of the target, and gets its own again first.
+            (TaskState::Waiting, Some(task), Some(_)) if task.labelled_at.is_some() => {
+                self.give_up(view, task);
             }
+            (_, _, Some(wanted)) => self.give(view, wanted),
+            (TaskState::Waiting, Some(task), None) => self.give_up(view, task),
             (_, task, None) if relabel => {
                 let change = self.change(view, self.input.update_name());
                 match task {
@@ -143,6 +149,11 @@ impl<'a> Planner<'_, 'a> {
             }
             _ => {}
         }
+    }
+
+    fn give_up(&mut self, view: &PodView<'_>, task: &PodTask) {
+        let dropped = task.at_stage(Stage::Dropped, "the pod does not need this task any more");
+        self.patch(view, &dropped, self.own_environment(view, task), Why::Dropped);
     }
 
     /// True when the user asked for a retry of this failed task.
@@ -162,10 +173,19 @@ impl<'a> Planner<'_, 'a> {
             at: whole_seconds(self.input.now),
             stage: Stage::Chosen,
             seconds: 0,
+            labelled_at: None,
+            environments: self.environments(view),
             claims: Vec::new(),
             note: String::new(),
         };
         self.proceed(view, &task, true);
+    }
+
+    /// The revisions whose labels and annotations containers of the pod may have, because its last tasks failed.
+    fn environments(&self, view: &PodView<'_>) -> Vec<String> {
+        let last = view.pod.task.as_ref().filter(|last| last.stage != Stage::Done);
+        let known = |name: &&String| self.input.template(name).is_some();
+        last.into_iter().flat_map(|last| last.environments.iter().filter(known).cloned()).collect()
     }
 
     /// Advances a task as far as its gate and the budget allow.
@@ -286,6 +306,9 @@ impl<'a> Planner<'_, 'a> {
             return self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: false });
         }
         let Some(order) = request::order(input, view, &targets) else { return };
+        if !self.is_labelled(view, task) {
+            return;
+        }
         let request = request::build(input.spec, view.pod, task, targets, order);
         let mut patch = PodPatch::default();
         if view.pod.foreign.is_some() {
@@ -297,17 +320,56 @@ impl<'a> Planner<'_, 'a> {
         self.patch(view, &ordered, patch, why);
     }
 
+    /// True when the pod has had the labels and annotations that the containers take into their environment for long enough
+    /// that the kubelet has them too. Otherwise they are written, and the request waits.
+    fn is_labelled(&mut self, view: &PodView<'_>, task: &PodTask) -> bool {
+        let own = self.input.template(view.revision);
+        let Some((own, target)) = own.zip(self.input.template(&task.target)) else { return true };
+        let patch = environment::patch(own, target);
+        let is_needed = view.between_revisions || !environment::restarted(own, target).is_empty();
+        match task.labelled_at {
+            _ if !is_needed || patch == PodPatch::default() => true,
+            Some(at) if later(at, LABELS_SEEN) <= self.input.now => true,
+            Some(at) => {
+                self.at(later(at, LABELS_SEEN));
+                false
+            }
+            None => {
+                let labelled = PodTask {
+                    labelled_at: Some(self.input.now),
+                    claims: Vec::new(),
+                    ..task.at_stage(Stage::Chosen, "")
+                };
+                self.patch(view, &labelled, patch, Why::Chosen);
+                self.at(later(self.input.now, LABELS_SEEN));
+                false
+            }
+        }
+    }
+
+    /// The labels and annotations of the pod's own revision, for a pod that got those of a task that does not complete.
+    fn own_environment(&self, view: &PodView<'_>, task: &PodTask) -> PodPatch {
+        let (own, target) = (self.input.template(&view.pod.label), self.input.template(&task.target));
+        let labelled = own.zip(target).filter(|_| task.labelled_at.is_some());
+        labelled.map(|(own, target)| environment::patch(target, own)).unwrap_or_default()
+    }
+
     fn targets(&self, view: &PodView<'_>, task: &PodTask) -> Vec<ContainerRequest> {
         let template = self.input.template(&task.target);
         template.map(|template| request::targets(view, template, &self.input.revisions)).unwrap_or_default()
     }
 
     fn end(&mut self, view: &PodView<'_>, task: &PodTask, end: &End) {
-        let ended = task.at_stage(end.stage, end.line());
+        let mut ended = task.at_stage(end.stage, end.line());
+        let may_be_left =
+            task.labelled_at.is_some() && task.target != view.pod.label && was_touched(view, task);
+        if may_be_left && !ended.environments.contains(&task.target) {
+            ended.environments.push(task.target.clone());
+        }
         let (patch, why) = match end.stage {
             Stage::Done => (self.change(view, &task.target), Why::Updated),
-            Stage::Dropped => (PodPatch::default(), Why::Dropped),
-            _ => (PodPatch::default(), Why::NotUpdated),
+            Stage::Dropped => (self.own_environment(view, task), Why::Dropped),
+            _ => (self.own_environment(view, task), Why::NotUpdated),
         };
         self.patch(view, &ended, patch, why);
     }

@@ -1,7 +1,8 @@
 //! The difference between two templates, and whether a running pod can take it over.
 //!
-//! Container images change by a swap, metadata by a patch without a restart. Any other difference needs a new pod and
-//! is reported by its path; values are never reported, because they may be secrets.
+//! Container images change by a swap, metadata by a patch, and with a restart of the containers that have it in their
+//! environment. Any other difference needs a new pod and is reported by its path; values are never reported, because they
+//! may be secrets.
 
 use std::collections::BTreeMap;
 

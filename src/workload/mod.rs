@@ -42,6 +42,7 @@ pub mod claims;
 pub mod deadline;
 pub mod decide;
 pub mod diff;
+pub mod environment;
 pub mod failed_hook;
 pub mod health;
 pub mod hooks;

@@ -50,6 +50,8 @@ enum Move {
     Node(usize, bool),
     /// The user changes the image.
     Image(u8),
+    /// The user changes the label that the container has in its environment.
+    Zone(u8),
     /// The user changes `replicas`.
     Scale(u8),
     /// The user changes the partition.
@@ -95,6 +97,7 @@ fn moves() -> impl Strategy<Value = Move> {
         1 => (0..8_usize).prop_map(Move::Kill),
         1 => (0..world::NODES, prop::bool::weighted(0.4)).prop_map(|(at, lost)| Move::Node(at, lost)),
         2 => (1..4_u8).prop_map(Move::Image),
+        1 => (1..3_u8).prop_map(Move::Zone),
         2 => (0..8_u8).prop_map(Move::Scale),
         1 => (0..6_u8).prop_map(Move::Partition),
         1 => any::<bool>().prop_map(Move::Pause),
@@ -155,6 +158,13 @@ fn drafts() -> impl Strategy<Value = Draft> {
                     json!({"type": way, "partition": 0, "maxUnavailable": unavailable, "maxSurge": surge,
                        "inPlaceUpdateStrategy": in_place}),
                 )
+            };
+            // Such a container cannot start first.
+            let draft = if order == "StopFirst" {
+                let field = json!({"fieldRef": {"fieldPath": "metadata.labels['zone']"}});
+                draft.with("/template/spec/containers/0/env", json!([{"name": "ZONE", "valueFrom": field}]))
+            } else {
+                draft
             };
             let draft = draft.with("/replicas", json!(replicas)).with("/minReadySeconds", json!(min_ready));
             let draft = draft

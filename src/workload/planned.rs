@@ -8,6 +8,7 @@ use crate::api::game_deployment::UpdateType;
 use crate::api::pod_template::PodTemplate;
 use crate::workload::claims::template_problems;
 use crate::workload::diff::{Change, elsewhere, not_resizable};
+use crate::workload::environment;
 use crate::workload::spec::WorkloadSpec;
 
 /// What becomes of one field.
@@ -116,7 +117,7 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
     for (map, keys) in [("labels", &change.labels), ("annotations", &change.annotations)] {
         for key in keys.keys() {
             let (effect, message) = recreated.map_or_else(
-                || (Effect::InPlace, without_restart(&new.template, map, key)),
+                || metadata_effect(&new.template, map, key),
                 |(effect, message)| (effect, message.to_owned()),
             );
             add(format!("metadata.{map}[{key}]"), effect, message);
@@ -139,18 +140,11 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
 }
 
 /// How a label or an annotation reaches the pod, and whoever reads it inside.
-fn without_restart(template: &PodTemplate, map: &str, key: &str) -> String {
+fn metadata_effect(template: &PodTemplate, map: &str, key: &str) -> (Effect, String) {
     let path = format!("metadata.{map}['{key}']");
-    let reads = |at: &Value, whole: bool| {
-        let field = at.pointer("/fieldRef/fieldPath").and_then(Value::as_str);
-        field.is_some_and(|field| field == path || whole && field == format!("metadata.{map}"))
-    };
-    let in_environment = template.lasting().filter(|(_, container)| {
-        let variables = container.get("env").and_then(Value::as_array).into_iter().flatten();
-        variables.filter_map(|variable| variable.get("valueFrom")).any(|source| reads(source, false))
-    });
+    let readers = template.lasting().filter(|(_, container)| environment::takes(container, &path));
     let names: Vec<_> =
-        in_environment.filter_map(|(_, container)| container.get("name").and_then(Value::as_str)).collect();
+        readers.filter_map(|(_, container)| container.get("name").and_then(Value::as_str)).collect();
     let volumes = template.0.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     let sources = volumes.flat_map(|volume| {
         let projected = volume.pointer("/projected/sources").and_then(Value::as_array);
@@ -158,18 +152,23 @@ fn without_restart(template: &PodTemplate, map: &str, key: &str) -> String {
     });
     let mut items =
         sources.filter_map(|source| source.pointer("/downwardAPI/items").and_then(Value::as_array)).flatten();
-    let mut message = "changed in the running pod, without a restart".to_owned();
-    if items.any(|item| reads(item, true)) {
-        message.push_str("; the kubelet updates the downward API volume that shows it");
-    }
+    let shows = |item: &Value| {
+        let field = item.pointer("/fieldRef/fieldPath").and_then(Value::as_str);
+        field.is_some_and(|field| field == path || field == format!("metadata.{map}"))
+    };
+    let volume = if items.any(shows) {
+        "; the kubelet updates the downward API volume that shows it, without a restart"
+    } else {
+        ""
+    };
     if names.is_empty() {
-        return message;
+        return (Effect::InPlace, format!("changed in the running pod, without a restart{volume}"));
     }
     let names = names.join(", ");
-    format!(
-        "{message}; container {names} has it in its environment and sees the old value until the kubelet starts it again: \
-         use inplace restart with --engine stop"
-    )
+    let message = format!(
+        "container {names} has it in its environment and is restarted by its kubelet; the pod stays{volume}"
+    );
+    (Effect::RestartOfContainer, message)
 }
 
 #[cfg(test)]
@@ -224,7 +223,7 @@ mod tests {
         let labelled = old.clone().with("/template/metadata/labels/zone", json!("b"));
         let fields = of(&old, &labelled);
         assert!(fields[0].2.contains("container app has it in its environment"), "{fields:?}");
-        // The label is changed when the new container runs already.
+        assert_eq!(fields[0].1, Effect::RestartOfContainer);
         let fields = of(&old, &labelled.image("app:2"));
         assert!(fields.iter().any(|(_, _, message)| message.contains("environment")), "{fields:?}");
     }

@@ -1,6 +1,8 @@
 //! Builds the request to the agent: which containers get which image, after which grace period, followed by which
 //! hook. Writes nothing.
 
+use std::collections::BTreeSet;
+
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::{ContainerRequest, HookRef, MAX_DEADLINE_SECONDS, Order, PreHookPhase, Request};
 use crate::api::workload::ContainerOrder;
@@ -8,18 +10,21 @@ use crate::podtask::foreign::ForeignUpdate;
 use crate::podtask::pod::Pod;
 use crate::podtask::start_first;
 use crate::podtask::task::{PodTask, Purpose};
+use crate::workload::environment;
 use crate::workload::hooks;
 use crate::workload::input::ReconcileInput;
 use crate::workload::spec::WorkloadSpec;
-use crate::workload::view::{PodView, Templates, is_off, left_closed};
+use crate::workload::view::{PodView, Templates, is_off, left_closed, left_environments};
 
 /// Maximum grace period of a request, in seconds.
 const MOST_GRACE: u32 = 43_200;
 
-/// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none.
+/// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none. Without an image,
+/// a container is restarted, because its environment takes a label or an annotation that changes.
 pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Vec<ContainerRequest> {
     let pod = view.pod;
     let from = templates.get(view.revision);
+    let restarts = restarts(view, target, templates);
     let mut targets = Vec::new();
     for (name, image) in target.images() {
         let changed = from.is_none_or(|from| from.image(name) != Some(image));
@@ -28,6 +33,8 @@ pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'
             && (is_off(pod, name, templates) || pod.foreign.as_ref().is_some_and(unwritten));
         if (changed || off) && pod.image(name) != Some(image) {
             targets.push(ContainerRequest { name: name.to_owned(), image: Some(image.to_owned()) });
+        } else if restarts.contains(name) {
+            targets.push(ContainerRequest { name: name.to_owned(), image: None });
         }
     }
     if targets.is_empty() && view.between_revisions && left_closed(pod, templates) {
@@ -35,6 +42,14 @@ pub fn targets(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'
         targets.extend(closed(pod));
     }
     targets
+}
+
+/// The containers whose environment is not that of `target`. A task that failed after it touched the pod may have restarted
+/// them with the labels and annotations of its own target.
+fn restarts<'t>(view: &PodView<'_>, target: &'t PodTemplate, templates: &Templates<'_>) -> BTreeSet<&'t str> {
+    let from = templates.get(view.revision).copied();
+    let left = left_environments(view.pod, templates);
+    from.into_iter().chain(left).flat_map(|from| environment::restarted(from, target)).collect()
 }
 
 /// The containers to restart: those of the failed operation, or all when it names none.

@@ -10,6 +10,7 @@ use crate::podtask::foreign::ForeignStep;
 use crate::podtask::pod::Pod;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose};
+use crate::workload::environment;
 
 /// A pod and what follows from it at this time.
 #[derive(Clone, Debug)]
@@ -106,7 +107,30 @@ fn is_torn(pod: &Pod, task_state: &TaskState, templates: &Templates<'_>) -> bool
         // so the pod counts as between_revisions until the task ends.
         TaskState::Busy { .. } => return task.target == pod.label || off(),
     };
-    stage != Stage::Done && (left_closed(pod, templates) || off())
+    stage != Stage::Done && (left_closed(pod, templates) || off() || has_other_environment(pod, templates))
+}
+
+/// True when a task that did not complete may have restarted containers with the labels and annotations of its target.
+fn has_other_environment(pod: &Pod, templates: &Templates<'_>) -> bool {
+    let Some(own) = templates.get(pod.label.as_str()) else { return false };
+    left_environments(pod, templates).any(|left| !environment::restarted(left, own).is_empty())
+}
+
+/// The templates whose labels and annotations containers of the pod may have in their environment, because tasks of the
+/// controller failed after they had touched the pod.
+pub(super) fn left_environments<'a>(
+    pod: &Pod,
+    templates: &Templates<'a>,
+) -> impl Iterator<Item = &'a PodTemplate> {
+    let left = pod.task.as_ref().filter(|task| task.stage != Stage::Done);
+    let names = left.into_iter().flat_map(|task| &task.environments);
+    names.filter_map(|name| templates.get(name.as_str()).copied())
+}
+
+/// True when the agent's answer to `task` says that it touched the pod.
+pub(super) fn was_touched(view: &PodView<'_>, task: &PodTask) -> bool {
+    let answer = view.pod.answer.as_ref().filter(|answer| answer.id == task.id());
+    answer.is_some_and(|answer| answer.step.is_some_and(|step| step >= Step::Swap))
 }
 
 /// True when a bk-bcs operator moved the revision label and did not write the images.

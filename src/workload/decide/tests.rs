@@ -22,6 +22,7 @@ mod canary;
 mod claims;
 mod deadline;
 mod disruptions;
+mod environment;
 mod failed_hooks;
 mod faults;
 mod foreign;
@@ -100,6 +101,12 @@ fn made(run: &NewHookRun, now: jiff::Timestamp) -> Run {
 fn write(pod: &mut Pod, patch: &crate::podtask::write::PodPatch) {
     if let Some(Some(label)) = patch.labels.get(workload_key::REVISION) {
         pod.label.clone_from(label);
+    }
+    for (key, value) in patch.labels.iter().filter(|(key, _)| *key != workload_key::REVISION) {
+        match value {
+            Some(value) => drop(pod.labels.insert(key.clone(), value.clone())),
+            None => drop(pod.labels.remove(key)),
+        }
     }
     pod.surge &= patch.labels.get(workload_key::SURGE) != Some(&None);
     for (key, value) in &patch.annotations {

@@ -34,6 +34,9 @@ pub(super) use nodes::NODES;
 mod checks;
 mod nodes;
 
+/// The label that the container has in its environment.
+const ZONE: &str = "zone";
+
 /// All objects of the simulated cluster.
 pub(super) struct World {
     draft: Draft,
@@ -57,6 +60,8 @@ pub(super) struct World {
     started: BTreeMap<String, Timestamp>,
     /// The nodes without a kubelet and an agent.
     lost: BTreeSet<String>,
+    /// The value of the label in the environment of the container, by the uid of the pod.
+    environments: BTreeMap<String, Option<String>>,
 }
 
 impl World {
@@ -77,6 +82,7 @@ impl World {
             entries: BTreeMap::new(),
             started: BTreeMap::new(),
             lost: BTreeSet::new(),
+            environments: BTreeMap::new(),
         }
     }
 
@@ -112,6 +118,9 @@ impl World {
             }
             Move::Image(image) => {
                 self.set("/template/spec/containers/0/image", json!(format!("app:{image}")));
+            }
+            Move::Zone(zone) => {
+                self.set("/template/metadata/labels/zone", json!(format!("zone-{zone}")));
             }
             Move::Scale(replicas) => self.set("/replicas", json!(replicas)),
             Move::Partition(count) => self.set(self.partition(), json!(count)),
@@ -339,6 +348,7 @@ impl World {
             pod.node = Some(node.clone());
             pod.phase = PodPhase::Running;
             pod.ready_since = Some(now);
+            self.environments.insert(pod.uid.clone(), pod.labels.get(ZONE).cloned());
             pod.version.push('k');
         }
     }
@@ -386,6 +396,7 @@ impl World {
         }
         if step == Step::Swap {
             self.started.insert(pod.uid.clone(), now);
+            self.environments.insert(pod.uid.clone(), pod.labels.get(ZONE).cloned());
             for target in &open.containers {
                 let Some(image) = &target.image else { continue };
                 let container = pod.images.iter_mut().find(|(name, _)| *name == target.name).unwrap();
@@ -469,6 +480,12 @@ impl World {
 fn patch_pod(pod: &mut Pod, patch: &PodPatch, wanted: &mut BTreeMap<String, Request>) {
     if let Some(Some(label)) = patch.labels.get(workload_key::REVISION) {
         pod.label.clone_from(label);
+    }
+    for (key, value) in patch.labels.iter().filter(|(key, _)| *key == ZONE) {
+        match value {
+            Some(value) => drop(pod.labels.insert(key.clone(), value.clone())),
+            None => drop(pod.labels.remove(key)),
+        }
     }
     pod.surge &= patch.labels.get(workload_key::SURGE) != Some(&None);
     for (key, value) in &patch.annotations {

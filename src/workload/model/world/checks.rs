@@ -14,8 +14,8 @@ use crate::workload::hooks::{self, Run};
 use crate::workload::spec::WorkloadSpec;
 use std::collections::BTreeSet;
 
-use super::World;
 use super::nodes::{is_closed, is_on};
+use super::{World, ZONE};
 
 impl World {
     /// A step that pauses without an end is passed only when a user resumes this very step.
@@ -232,6 +232,16 @@ impl World {
         for pod in old {
             let own = self.revisions.iter().find(|revision| revision.name == pod.label).unwrap();
             assert_eq!(pod.image("app"), own.template.image("app"), "{}", what());
+        }
+        for pod in self.pods.iter().filter(|_| spec.update.order == Order::StopFirst) {
+            let own = self.revisions.iter().find(|revision| revision.name == pod.label).unwrap();
+            let (runs_with, zone) = (&self.environments[&pod.uid], own.template.labels().remove(ZONE));
+            assert_eq!(
+                (runs_with.as_ref(), pod.labels.get(ZONE)),
+                (zone.as_ref(), zone.as_ref()),
+                "{}",
+                what()
+            );
         }
         assert!(self.runs.is_empty(), "hooks are left: {:#?} {}", self.runs, what());
         let decision = self.decision();
