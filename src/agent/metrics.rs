@@ -139,13 +139,13 @@ impl Metrics {
     pub(super) fn observer(&self) -> Observer {
         let calls = self.calls.clone();
         Arc::new(move |call, took, result| {
-            let result = result.map_or_else(|class| format!("{class:?}"), |()| "Ok".to_owned());
+            let result = result.map_or_else(Class::name, |()| "Ok".to_owned());
             calls.get_or_create(&Called { call, result }).observe(took.as_secs_f64());
         })
     }
 
     pub(super) fn effect(&self, verb: Verb, took: Duration, effect_error: Option<Class>) {
-        let result = effect_error.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
+        let result = effect_error.map_or_else(|| "Ok".to_owned(), Class::name);
         self.steps
             .get_or_create(&Attempted { step: format!("{verb:?}"), result })
             .observe(took.as_secs_f64());

@@ -84,7 +84,7 @@ fn report(metrics: &Metrics, name: &str, found: Result<Vec<String>, Error>) -> O
     let missing = match found {
         Ok(missing) => missing,
         // The watch of the kind reports that it does not exist; an API server that is away is reported elsewhere.
-        Err(error) if error.class() == Class::Gone || error.class().is_away() => return None,
+        Err(error) if error.class() == Class::Gone || error.class().is_unavailable() => return None,
         Err(error) => {
             return Some(format!(
                 "whether CustomResourceDefinition {name} is that of this release is unknown: {}",

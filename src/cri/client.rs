@@ -337,8 +337,8 @@ mod tests {
         let endpoint = Endpoint::parse(socket.to_str().unwrap()).unwrap();
         let client = Client::new(&endpoint, Some(observe)).within(Duration::from_secs(5));
         let error = client.version().await.unwrap_err();
-        assert_eq!(error.class, Class::Away);
+        assert_eq!(error.class, Class::Unavailable);
         assert!(error.message.contains("no such file"), "{error}");
-        assert_eq!(*seen.lock().unwrap(), [("Version", Err(Class::Away))]);
+        assert_eq!(*seen.lock().unwrap(), [("Version", Err(Class::Unavailable))]);
     }
 }

@@ -372,7 +372,7 @@ async fn bounded(
 ) -> Result<EffectOutput, EffectError> {
     let Ok(changed) = tokio::time::timeout(limit, change).await else {
         let message = format!("the API server did not answer within {} s", limit.as_secs());
-        return Err(EffectError { class: Class::Away, message });
+        return Err(EffectError { class: Class::Unavailable, message });
     };
     Ok(changed.map(|()| EffectOutput::Nothing)?)
 }

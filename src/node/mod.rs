@@ -119,8 +119,8 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.reason(),
-            Self::Runtime(error) if error.class.is_away() => "RuntimeAway",
-            Self::Effect(error) if error.class.is_away() => "RuntimeAway",
+            Self::Runtime(error) if error.class.is_unavailable() => "RuntimeAway",
+            Self::Effect(error) if error.class.is_unavailable() => "RuntimeAway",
             Self::Runtime(_) | Self::Effect(_) => "RuntimeError",
             Self::Hook(_) => "HookTemplateUnreadable",
             Self::Journal(JournalError::Busy(_)) => "Busy",

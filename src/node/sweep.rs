@@ -196,7 +196,7 @@ async fn is_still_ours(client: &Client, pod: &PodRef, id: &str) -> Result<bool, 
 async fn read(client: &Client, pod: &PodRef, id: &str) -> Result<Option<ContainerStatus>, Error> {
     match client.container(id, false).await {
         Ok(answer) => Ok(answer.and_then(|answer| answer.status)),
-        Err(error) if error.class == Class::Unreached => Err(error),
+        Err(error) if error.class == Class::NotSent => Err(error),
         Err(error) => {
             tracing::warn!(%pod, id, %error, "the status of a container cannot be read now: the sweep skips it");
             Ok(None)

@@ -416,7 +416,7 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
     if let Some(last_failure) = operation.last_failure.as_ref().filter(ours) {
         // A refusal ends the instance that it is for. If the start was requested more than once, the earlier start
         // was lost, and the later one found what it had left.
-        let refused = !last_failure.effect_error.class.is_away() && last_failure.count == 1;
+        let refused = !last_failure.effect_error.class.is_unavailable() && last_failure.count == 1;
         if refused && !may_be_started_again(operation, target) {
             return None;
         }
@@ -439,7 +439,7 @@ const LOST_EXIT_CODE: i32 = 255;
 fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> Option<Next> {
     let lost = |last_failure: &LastFailure| {
         let is_start = last_failure.verb == Verb::Start && last_failure.container == target.name;
-        is_start && last_failure.effect_error.class.is_away()
+        is_start && last_failure.effect_error.class.is_unavailable()
     };
     let is_lost = instance.exit_code == LOST_EXIT_CODE || operation.last_failure.as_ref().is_some_and(lost);
     // The image of a restart has run before, whatever the exit code is.

@@ -253,7 +253,7 @@ mod tests {
         assert_eq!((open.phase, open.message.as_str()), (Phase::Running, "Swap is under way"));
         assert_eq!(open.containers[0].to, None);
         while bench.operation.last_failure.is_none() {
-            bench.step(&mut |_, _| Answer::No(Class::Away));
+            bench.step(&mut |_, _| Answer::No(Class::Unavailable));
         }
         assert_eq!(status(&bench.operation).message, "Swap: retrying: the runtime said so");
     }

@@ -456,7 +456,7 @@ impl Operation {
                 let count =
                     self.last_failure.as_ref().filter(again).map_or(0, |last_failure| last_failure.count) + 1;
                 let container = effect.container().to_owned();
-                if effect_error.class != Class::Away
+                if effect_error.class != Class::Unavailable
                     && let Some(target) = self.targets.iter_mut().find(|target| target.name == container)
                 {
                     match effect.verb() {

@@ -168,7 +168,7 @@ impl Gates {
                 *wait = Wait { under_way: false, not_before: Instant::now() + WATCH_DELAY, backoff: BACKOFF }
             }
             Err(error) => {
-                let may_pass = error.class().is_away() || error.class() == Class::Gone;
+                let may_pass = error.class().is_unavailable() || error.class() == Class::Gone;
                 if !may_pass && wait.backoff.is_first() {
                     tracing::error!(
                         %pod,

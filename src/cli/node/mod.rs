@@ -117,7 +117,7 @@ impl Failed {
             }
             Self::Run(RunError::Runtime(error) | RunError::Container { source: error, .. })
             | Self::Rm(RmError::Runtime(error))
-                if error.class == Class::Away =>
+                if error.class == Class::Unavailable =>
             {
                 Exit::RuntimeAway
             }

@@ -365,7 +365,7 @@ impl HookRunLease {
         for _ in 0..EVENT_TRIES {
             match self.context.server.hook_run_event(&self.run, &self.context.identity.host, &reported).await
             {
-                Err(error) if error.class().is_away() && !self.context.stop.is_cancelled() => {
+                Err(error) if error.class().is_unavailable() && !self.context.stop.is_cancelled() => {
                     sleep(backoff.pause()).await;
                 }
                 Err(error) => {
@@ -446,7 +446,7 @@ impl HookRunLease {
     /// Logs a failure. If the API server is away, its watches report that; other failures are logged once per
     /// series of attempts.
     fn report(&self, what: &str, error: &Error, backoff: &Backoff) {
-        if !error.class().is_away() && backoff.is_first() {
+        if !error.class().is_unavailable() && backoff.is_first() {
             let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
             tracing::error!(hook_run = name, error = chain(error), "{what}");
         }

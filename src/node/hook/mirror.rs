@@ -158,7 +158,7 @@ impl Writer {
                         return;
                     }
                 }
-                Err(error) if error.class().is_away() => {
+                Err(error) if error.class().is_unavailable() => {
                     self.report(&error);
                     if view.fate != Fate::Open
                         && Instant::now() >= *ends.get_or_insert_with(|| Instant::now() + LONGEST_WAIT)

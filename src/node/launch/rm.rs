@@ -156,7 +156,7 @@ async fn stop(client: Client, container: v1::Container) -> Result<(), Error> {
     let grace = grace.and_then(|text| text.parse().ok()).map_or(GRACE, Duration::from_secs);
     match patient(&client, &container.id, Step::Stop(grace)).await {
         // The container had its grace period; the removal of the sandbox ends it.
-        Err(error) if error.class != Class::Away => Ok(()),
+        Err(error) if error.class != Class::Unavailable => Ok(()),
         result => result,
     }
 }
