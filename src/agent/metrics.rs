@@ -59,7 +59,7 @@ pub(super) struct Metrics {
     pub(super) unreadable: Gauge,
 }
 
-/// Reports the number of images being pulled.
+/// Reports the number of images that operations pull now. Prefetches take no permit and do not count.
 #[derive(Debug)]
 struct OpenPulls(Pulls);
 
@@ -68,14 +68,14 @@ impl Collector for OpenPulls {
         let gauge = ConstGauge::new(i64::try_from(self.0.open()).unwrap_or(i64::MAX));
         gauge.encode(encoder.encode_descriptor(
             "open_pulls",
-            "Image pulls in progress",
+            "Image pulls of operations in progress, without prefetches",
             None,
             gauge.metric_type(),
         )?)
     }
 }
 
-/// Registers the gauge of pulls in progress.
+/// Registers the gauge of the operations' pulls in progress.
 pub(super) fn register_pulls(registry: &mut Registry, pulls: &Pulls) {
     registry.register_collector(Box::new(OpenPulls(pulls.clone())));
 }

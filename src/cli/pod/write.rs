@@ -74,10 +74,10 @@ pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
     if let Some(other) = notes.under_way().filter(|other| other.id != id) {
         let (then, state) = (progress(other), &other.id);
         return Some(if is_touched(other) {
-            format!("{state} is under way ({then}): the new request waits until it has ended")
+            format!("{state} is in progress ({then}): the new request waits until it has ended")
         } else {
             format!(
-                "{state} is under way ({then}): the new request replaces it if it has not touched anything by \
+                "{state} is in progress ({then}): the new request replaces it if it has not touched anything by \
                  then, and otherwise waits until it has ended"
             )
         });
@@ -243,7 +243,7 @@ mod tests {
             (
                 Some(written),
                 Some(&touched),
-                Some("old is under way (Running, Swap): the new request waits until it has ended"),
+                Some("old is in progress (Running, Swap): the new request waits until it has ended"),
             ),
             (Some(written), Some(&over), None),
             (Some(written), None, Some("old, which has no status yet, is replaced")),

@@ -85,7 +85,7 @@ pub struct WebhookArgs {
     /// User name of the agents at the API server [default: system:serviceaccount:NAMESPACE:inplace-agent]
     #[arg(long, value_name = "USER")]
     pub agent_user: Option<String>,
-    /// The users that the delete guard does not exempt, and the limits of the guard
+    /// The users that the delete guard exempts, and the limits of the guard
     #[command(flatten)]
     pub guard: GuardArgs,
 }

@@ -29,8 +29,8 @@ use crate::process::log::chain;
 
 /// The pauses between attempts to write or read.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Time limit for the remaining writes when the process shuts down.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+/// Time limit of running measurements, and of each remaining write, when the process shuts down.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
 /// Attempts to write an event.
 const EVENT_TRIES: u32 = 5;
 
@@ -235,7 +235,7 @@ impl HookRunLease {
                     // The next runner measures at once: so wait for the measurements that are running.
                     tokio::select! {
                         ended = running => return self.end(name, &ended).await,
-                        _ = timeout(LAST_WORDS, progress::measurements_finished(reported.subscribe())) => {}
+                        _ = timeout(SHUTDOWN_LIMIT, progress::measurements_finished(reported.subscribe())) => {}
                     }
                 }
                 stop
@@ -257,7 +257,7 @@ impl HookRunLease {
                     let last = reported.borrow().clone();
                     if progress.is_change(&last) {
                         // Without this write the next runner would repeat the measurements.
-                        let _ = timeout(LAST_WORDS, self.write(&last)).await;
+                        let _ = timeout(SHUTDOWN_LIMIT, self.write(&last)).await;
                     }
                     return Err(stop);
                 }
@@ -340,7 +340,7 @@ impl HookRunLease {
                     tokio::select! {
                         () = sleep(backoff.pause()) => {}
                         () = self.context.stop.cancelled() => {
-                            let _ = timeout(LAST_WORDS, self.write(status)).await;
+                            let _ = timeout(SHUTDOWN_LIMIT, self.write(status)).await;
                             return Err(Stop::Shutdown);
                         }
                     }
