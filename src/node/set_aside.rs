@@ -25,7 +25,7 @@ impl Node {
     pub(super) async fn panics_too_often(&self, pod: &PodRef, id: &str) -> Result<bool, JournalError> {
         let (of, id) = (pod.clone(), id.to_owned());
         let count = move |journal: &Journal| Ok(journal.panics(&of, &id));
-        Ok(self.journal.beside(File::Panics, &pod.uid, count).await? >= MOST_PANICS)
+        Ok(self.journal.run_blocking(File::Panics, &pod.uid, count).await? >= MOST_PANICS)
     }
 
     /// Sets aside the open operation in which the process has panicked.

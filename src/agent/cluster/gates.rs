@@ -131,7 +131,7 @@ impl Gates {
         let (pods, permits, end) = (self.pods.clone(), Arc::clone(&self.permits), self.end.clone());
         let (journal, gate) = (self.journal.clone(), pod.gate().clone());
         tokio::spawn(async move {
-            let ended = match journal.load_beside(&reference).await {
+            let ended = match journal.load_async(&reference).await {
                 Ok(Entry { open: None, owed_gate, .. }) => {
                     match gate::repair(&gate, over, false, owed_gate) {
                         Some(repair) => Ended::Written(write(&pods, &permits, &reference, repair).await),
