@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::status::Step;
 use crate::api::{annotation, request};
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, GateAction, Verb};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};

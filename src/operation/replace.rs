@@ -24,7 +24,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::{Action, Engine};
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
 use crate::operation::fence::{REQUEUE, fence_again, held_shortly, unfence};
 use crate::operation::last_failure::LastFailure;

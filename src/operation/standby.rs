@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::request::{ContainerRequest, Order, Request};
 use crate::api::status::Step;
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
 use crate::operation::end::CLEANING;
 use crate::operation::next::leaves;
