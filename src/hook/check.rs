@@ -127,7 +127,7 @@ pub fn template(template: &HookTemplateSpec) -> Result<HookRunSpec, Invalid> {
 
 /// One metric, with its fields parsed and its limits set.
 #[derive(Clone, Debug)]
-pub(crate) struct Gauge {
+pub(crate) struct CompiledMetric {
     pub(crate) name: String,
     pub(crate) schedule: Schedule,
     pub(crate) conditions: Conditions,
@@ -135,7 +135,7 @@ pub(crate) struct Gauge {
 }
 
 /// Checks and parses every metric.
-pub(crate) fn gauges(spec: &HookRunSpec) -> Result<Vec<Gauge>, Invalid> {
+pub(crate) fn compile(spec: &HookRunSpec) -> Result<Vec<CompiledMetric>, Invalid> {
     if spec.metrics.is_empty() || spec.metrics.len() > MAX_METRICS {
         return Err(Invalid::Hook(format!("metrics: there must be 1 to {MAX_METRICS} of them")));
     }
@@ -158,10 +158,10 @@ pub(crate) fn gauges(spec: &HookRunSpec) -> Result<Vec<Gauge>, Invalid> {
             return Err(Invalid::Hook(format!("metrics[{index}].name: `{}` is used twice", metric.name)));
         }
     }
-    spec.metrics.iter().map(|metric| gauge(metric, &spec.args)).collect()
+    spec.metrics.iter().map(|metric| compile_metric(metric, &spec.args)).collect()
 }
 
-fn gauge(metric: &Metric, args: &[Argument]) -> Result<Gauge, Invalid> {
+fn compile_metric(metric: &Metric, args: &[Argument]) -> Result<CompiledMetric, Invalid> {
     let check = Check { metric: &metric.name, args };
     let schedule = Schedule {
         initial_delay: check.duration("initialDelay", metric.initial_delay.as_ref())?.unwrap_or_default(),
@@ -176,7 +176,7 @@ fn gauge(metric: &Metric, args: &[Argument]) -> Result<Gauge, Invalid> {
         success: check.condition("successCondition", metric.success_condition.as_ref())?,
         failure: check.condition("failureCondition", metric.failure_condition.as_ref())?,
     };
-    Ok(Gauge { name: metric.name.clone(), schedule, conditions, limits })
+    Ok(CompiledMetric { name: metric.name.clone(), schedule, conditions, limits })
 }
 
 /// The limits of a metric, with their defaults, as the section Conditions of docs/hooks.md states them.

@@ -193,7 +193,7 @@ impl NodeCommand {
 }
 
 /// The node for one command. A command pulls one image at a time.
-fn engine(settings: &NodeArgs) -> Result<Node, Failed> {
+fn open_node(settings: &NodeArgs) -> Result<Node, Failed> {
     let client = settings.client(None)?;
     Ok(Node::new(client, &settings.state_dir, 1, settings.image_reserve)?)
 }
