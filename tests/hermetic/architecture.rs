@@ -131,7 +131,7 @@ const OLD_WORDS: [&str; 38] = [
 ];
 
 /// More of them, which are old words only as whole identifiers.
-const OLD_NAMES: [&str; 19] = [
+const OLD_NAMES: [&str; 24] = [
     "learn",
     "looked",
     "hear",
@@ -151,6 +151,11 @@ const OLD_NAMES: [&str; 19] = [
     "keptpod",
     "keptrollout",
     "keptworkload",
+    "is_away",
+    "unreached",
+    "load_beside",
+    "write_beside",
+    "last_words",
 ];
 
 #[test]

@@ -14,7 +14,7 @@ use reqwest::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect, retry};
 
 use crate::api::hook_template::Tls;
-use crate::hook::reach::{Reach, literal};
+use crate::hook::address_policy::{AddressPolicy, literal};
 use crate::process::cause;
 
 /// Maximum size of an answer's body in bytes: the result of a hook is small.
@@ -62,25 +62,25 @@ pub(super) fn redacted(url: &Url) -> String {
 /// # Errors
 /// What failed, for people.
 pub(super) async fn exchange(
-    reach: &Reach,
+    policy: &AddressPolicy,
     request: Request<'_>,
     limit: Duration,
     wanted: impl Fn(StatusCode) -> bool,
 ) -> Result<Answer, String> {
     let asked = redacted(&request.url);
     let late = format!("{asked} did not answer completely within {} s", limit.as_secs_f32());
-    let reported = tokio::time::timeout(limit, Box::pin(follow(reach, request, wanted))).await;
+    let reported = tokio::time::timeout(limit, Box::pin(follow(policy, request, wanted))).await;
     reported.unwrap_or(Err(late))
 }
 
 async fn follow(
-    reach: &Reach,
+    policy: &AddressPolicy,
     mut request: Request<'_>,
     wanted: impl Fn(StatusCode) -> bool,
 ) -> Result<Answer, String> {
     let first = request.url.clone();
     for _ in 0..=REDIRECTS {
-        let response = send(reach, &request).await?;
+        let response = send(policy, &request).await?;
         let status = response.status();
         if wanted(status) {
             return Ok(Answer { status, body: body(&request.url, response).await? });
@@ -127,12 +127,12 @@ fn next<'a>(request: Request<'a>, location: &str) -> Result<Request<'a>, String>
     })
 }
 
-async fn send(reach: &Reach, request: &Request<'_>) -> Result<Response, String> {
+async fn send(policy: &AddressPolicy, request: &Request<'_>) -> Result<Response, String> {
     let Request { method, headers, body, tls, .. } = request;
     let (mut url, mut headers) = (request.url.clone(), headers.clone());
     let host = url.host_str().unwrap_or_default().to_owned();
     let port = url.port_or_known_default().unwrap_or_default();
-    let addresses = reach.addresses(&host, port).await.map_err(|error| error.to_string())?;
+    let addresses = policy.addresses(&host, port).await.map_err(|error| error.to_string())?;
     if let Some(name) = tls.and_then(|tls| tls.server_name.as_deref())
         && url.scheme() == "https"
     {

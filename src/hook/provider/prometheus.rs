@@ -9,10 +9,10 @@ use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
 use crate::api::hook_template::{Argument, Prometheus};
+use crate::hook::address_policy::AddressPolicy;
 use crate::hook::measured::Measured;
 use crate::hook::provider::http::{self, Request};
 use crate::hook::provider::rendered;
-use crate::hook::reach::Reach;
 use crate::hook::value::{Value, cut};
 
 /// Time limit of the whole query.
@@ -52,7 +52,7 @@ struct Series {
 pub(super) async fn measure(
     prometheus: &Prometheus,
     args: &[Argument],
-    reach: &Reach,
+    policy: &AddressPolicy,
 ) -> Result<Measured, String> {
     let mut url = http::url(&rendered("address", &prometheus.address, args)?)?;
     let query = rendered("query", &prometheus.query, args)?;
@@ -62,7 +62,7 @@ pub(super) async fn measure(
     let asked = http::redacted(&url);
     let request = Request { method: Method::GET, url, headers: HeaderMap::new(), body: None, tls: None };
     // The body of an error status explains what is wrong with the query; a redirect has no such body.
-    let answer = http::exchange(reach, request, LIMIT, |status| !status.is_redirection()).await?;
+    let answer = http::exchange(policy, request, LIMIT, |status| !status.is_redirection()).await?;
     let Ok(reported) = serde_json::from_slice::<Answer>(&answer.body) else {
         return Err(format!("{asked} answered {}, but not with a Prometheus response", answer.status));
     };
