@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::api::hook_run::{HookRunSpec, LARGEST_SPEC};
+use crate::api::hook_run::{HookRunSpec, MAX_SPEC_BYTES};
 use crate::api::hook_template::{
     Argument, Exec, HookTemplateSpec, Kubernetes, Metric, Policy, Prometheus, Provider, Web,
 };
@@ -15,7 +15,7 @@ use crate::hook::assess::{Conditions, DEFAULT_ERROR_LIMIT, Limits};
 use crate::hook::condition::Condition;
 use crate::hook::json_path;
 use crate::hook::program::Program;
-use crate::hook::schedule::{LONGEST, SHORTEST, Schedule, parse_duration};
+use crate::hook::schedule::{MAX_DURATION, MIN_INTERVAL, Schedule, parse_duration};
 use crate::hook::template;
 
 /// Maximum number of metrics of one hook.
@@ -139,10 +139,10 @@ pub(crate) fn compile(spec: &HookRunSpec) -> Result<Vec<CompiledMetric>, Invalid
     if spec.metrics.is_empty() || spec.metrics.len() > MAX_METRICS {
         return Err(Invalid::Hook(format!("metrics: there must be 1 to {MAX_METRICS} of them")));
     }
-    if serde_json::to_vec(spec).map_or(usize::MAX, |json| json.len()) > LARGEST_SPEC {
+    if serde_json::to_vec(spec).map_or(usize::MAX, |json| json.len()) > MAX_SPEC_BYTES {
         return Err(Invalid::Hook(format!(
             "the hook is larger than {} KiB with its arguments",
-            LARGEST_SPEC >> 10
+            MAX_SPEC_BYTES >> 10
         )));
     }
     let bare: Vec<_> =
@@ -167,7 +167,7 @@ fn compile_metric(metric: &Metric, args: &[Argument]) -> Result<CompiledMetric, 
         initial_delay: check.duration("initialDelay", metric.initial_delay.as_ref())?.unwrap_or_default(),
         interval: check.duration("interval", metric.interval.as_ref())?,
     };
-    if schedule.interval.is_some_and(|interval| interval < SHORTEST) {
+    if schedule.interval.is_some_and(|interval| interval < MIN_INTERVAL) {
         return Err(check.wrong("interval", "it must be at least 100ms"));
     }
     let limits = limits(&check, metric, schedule.interval)?;
@@ -248,7 +248,7 @@ impl Check<'_> {
     fn duration(&self, field: &str, text: Option<&String>) -> Result<Option<Duration>, Invalid> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
         match parse_duration(text) {
-            Ok(duration) if duration > LONGEST => {
+            Ok(duration) if duration > MAX_DURATION => {
                 Err(self.wrong(field, "it must be at most 8784h (366 days)"))
             }
             Ok(duration) => Ok(Some(duration)),
@@ -543,10 +543,11 @@ mod tests {
 
     #[test]
     fn a_hook_is_not_larger_than_an_agent_can_keep() {
-        let body = json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(LARGEST_SPEC) } } });
+        let body =
+            json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(MAX_SPEC_BYTES) } } });
         assert_eq!(refused(body), "the hook is larger than 128 KiB with its arguments");
         let body =
-            json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(LARGEST_SPEC / 2) } } });
+            json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(MAX_SPEC_BYTES / 2) } } });
         assert_eq!(refused(body), "");
     }
 

@@ -18,7 +18,7 @@ use crate::cli::pod::server::PodClient;
 use crate::cluster::patch::{self, ANNOTATIONS, UID, VERSION};
 
 /// Number of attempts when the pod's metadata changes between the read and the patch.
-const TURNS: u32 = 8;
+const MAX_TRIES: u32 = 8;
 
 /// The containers to restart: the named ones, or the only one that exists.
 pub(super) fn restarts(
@@ -96,7 +96,7 @@ pub(super) async fn write(
     let text = serde_json::to_string(request).map_err(|error| Failed::Other(error.to_string()))?;
     let mut meta = meta.clone();
     let mut said = None;
-    for _ in 0..TURNS {
+    for _ in 0..MAX_TRIES {
         let known = about_the_present_one(&Notes::of(&meta), &request.id);
         if known != said {
             if let Some(known) = &known {

@@ -181,7 +181,7 @@ impl Webhooks {
                 served_certificate,
             },
             handlers,
-            connections: Arc::new(Connections::new(serve::CONNECTIONS)),
+            connections: Arc::new(Connections::new(serve::MAX_CONNECTIONS)),
             client_ca: args.webhook_client_ca.clone(),
         }
     }

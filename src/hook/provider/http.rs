@@ -18,9 +18,9 @@ use crate::hook::address_policy::{AddressPolicy, literal};
 use crate::process::cause;
 
 /// Maximum size of an answer's body in bytes: the result of a hook is small.
-const LARGEST: usize = 1 << 20;
+const MAX_BODY_BYTES: usize = 1 << 20;
 /// Maximum number of redirects that are followed.
-const REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// A request.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ async fn follow(
     wanted: impl Fn(StatusCode) -> bool,
 ) -> Result<Answer, String> {
     let first = request.url.clone();
-    for _ in 0..=REDIRECTS {
+    for _ in 0..=MAX_REDIRECTS {
         let response = send(policy, &request).await?;
         let status = response.status();
         if wanted(status) {
@@ -88,7 +88,7 @@ async fn follow(
         let Some(location) = moved(&response) else { return Ok(Answer { status, body: Vec::new() }) };
         request = next(request, location?)?;
     }
-    Err(format!("{} redirects more than {REDIRECTS} times", redacted(&first)))
+    Err(format!("{} redirects more than {MAX_REDIRECTS} times", redacted(&first)))
 }
 
 /// The target of a redirect, if the answer is one.
@@ -190,15 +190,15 @@ fn client(https: bool, tls: Option<&Tls>, addresses: Vec<SocketAddr>) -> Result<
 
 /// Reads the body up to the limit.
 async fn body(url: &Url, mut response: Response) -> Result<Vec<u8>, String> {
-    let too_long = || format!("the answer of {} is longer than {} MiB", redacted(url), LARGEST >> 20);
+    let too_long = || format!("the answer of {} is longer than {} MiB", redacted(url), MAX_BODY_BYTES >> 20);
     let announced =
         response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|length: u64| length > LARGEST as u64) {
+    if announced.is_some_and(|length: u64| length > MAX_BODY_BYTES as u64) {
         return Err(too_long());
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| failed(url, &error))? {
-        if body.len() + chunk.len() > LARGEST {
+        if body.len() + chunk.len() > MAX_BODY_BYTES {
             return Err(too_long());
         }
         body.extend_from_slice(&chunk);

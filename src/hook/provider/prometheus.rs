@@ -18,7 +18,7 @@ use crate::hook::value::{Value, cut};
 /// Time limit of the whole query.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of Prometheus' own error text in a message.
-const LONGEST_MESSAGE: usize = 512;
+const MAX_MESSAGE: usize = 512;
 
 /// The answer to a query, a success or an error.
 #[derive(Deserialize)]
@@ -67,7 +67,7 @@ pub(super) async fn measure(
         return Err(format!("{asked} answered {}, but not with a Prometheus response", answer.status));
     };
     if reported.status != "success" {
-        return Err(format!("Prometheus cannot answer the query: {}", cut(&reported.error, LONGEST_MESSAGE)));
+        return Err(format!("Prometheus cannot answer the query: {}", cut(&reported.error, MAX_MESSAGE)));
     }
     value(reported.data).map(Measured::Value)
 }

@@ -32,7 +32,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 /// Time limit of running measurements, and of each remaining write, when the process shuts down.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
 /// Attempts to write an event.
-const EVENT_TRIES: u32 = 5;
+const MAX_EVENT_TRIES: u32 = 5;
 
 /// One HookRun and its lease.
 pub(super) struct HookRunLease {
@@ -362,7 +362,7 @@ impl HookRunLease {
             at: clock::now(),
         };
         let mut backoff = BACKOFF;
-        for _ in 0..EVENT_TRIES {
+        for _ in 0..MAX_EVENT_TRIES {
             match self.context.server.hook_run_event(&self.run, &self.context.identity.host, &reported).await
             {
                 Err(error) if error.class().is_unavailable() && !self.context.stop.is_cancelled() => {
