@@ -8,7 +8,7 @@
 //! Must not block anything else in the cluster.
 //!
 //! ```text
-//!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, hook::check
+//!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, rollout::check, hook::check
 //!                   ▲ tls, body,          ├──▶ rights ────▶ SubjectAccessReviews
 //!                   │ connections         ├──▶ guard ─────▶ guard ──▶ HookRuns
 //!                   │                     └──▶ gate
