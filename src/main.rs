@@ -121,7 +121,10 @@ fn with_exit_codes(command: Command) -> Command {
     command.after_help(exit::HELP).mut_subcommands(with_exit_codes)
 }
 
-#[expect(clippy::print_stderr, reason = "the last word of a process that cannot go on")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the error with which the process ends is for its user, with or without a log"
+)]
 fn fail(message: &str) -> ExitCode {
     eprintln!("inplace: {message}");
     Exit::Failed.into()

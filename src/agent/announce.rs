@@ -1,5 +1,5 @@
-//! Decides which events are written for an operation, beside the status: one at the start of a long one, one at the
-//! end of each.
+//! Decides which events are written for an operation. The text of the event at its end comes from `operation::report`; that
+//! of the event at its start, which only a long operation has, is here.
 //!
 //! Pure. A plain restart ends before a user could read the begin event, so it only writes the end event. Must not
 //! write anything itself.

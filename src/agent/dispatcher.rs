@@ -545,9 +545,9 @@ async fn carry_out(
 /// fails, or a pod that is known to be bound to this node has not started yet.
 fn may_pass(error: &node::Error, key: &Key) -> bool {
     match error {
-        node::Error::Runtime(error) => error.class.is_away(),
-        node::Error::Effect(error) => error.class.is_away(),
-        node::Error::Hook(error) => error.class().is_away(),
+        node::Error::Runtime(error) => error.class.is_unavailable(),
+        node::Error::Effect(error) => error.class.is_unavailable(),
+        node::Error::Hook(error) => error.class().is_unavailable(),
         node::Error::Journal(error) => error.may_pass(),
         node::Error::Refused(Refusal::PodNotFound(_) | Refusal::SandboxNotReady(_)) => key.uid.is_some(),
         _ => false,

@@ -59,7 +59,7 @@ pub(super) struct Metrics {
     pub(super) unreadable: Gauge,
 }
 
-/// Reports the number of images being pulled.
+/// Reports the number of images that operations pull now. Prefetches take no permit and do not count.
 #[derive(Debug)]
 struct OpenPulls(Pulls);
 
@@ -68,14 +68,14 @@ impl Collector for OpenPulls {
         let gauge = ConstGauge::new(i64::try_from(self.0.open()).unwrap_or(i64::MAX));
         gauge.encode(encoder.encode_descriptor(
             "open_pulls",
-            "Image pulls in progress",
+            "Image pulls of operations in progress, without prefetches",
             None,
             gauge.metric_type(),
         )?)
     }
 }
 
-/// Registers the gauge of pulls in progress.
+/// Registers the gauge of the operations' pulls in progress.
 pub(super) fn register_pulls(registry: &mut Registry, pulls: &Pulls) {
     registry.register_collector(Box::new(OpenPulls(pulls.clone())));
 }
@@ -139,13 +139,13 @@ impl Metrics {
     pub(super) fn observer(&self) -> Observer {
         let calls = self.calls.clone();
         Arc::new(move |call, took, result| {
-            let result = result.map_or_else(|class| format!("{class:?}"), |()| "Ok".to_owned());
+            let result = result.map_or_else(Class::name, |()| "Ok".to_owned());
             calls.get_or_create(&Called { call, result }).observe(took.as_secs_f64());
         })
     }
 
     pub(super) fn effect(&self, verb: Verb, took: Duration, effect_error: Option<Class>) {
-        let result = effect_error.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
+        let result = effect_error.map_or_else(|| "Ok".to_owned(), Class::name);
         self.steps
             .get_or_create(&Attempted { step: format!("{verb:?}"), result })
             .observe(took.as_secs_f64());

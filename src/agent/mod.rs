@@ -19,7 +19,7 @@ use crate::agent::metrics::Metrics;
 use crate::agent::request_source::{RequestSource, StatusSink};
 use crate::agent::standalone::{Manifests, Results};
 use crate::api::annotation;
-use crate::cluster::agents::MAX_OPERATIONS;
+use crate::cluster::agents::DEFAULT_MAX_OPERATIONS;
 use crate::cluster::client::{self, ConnectOptions};
 use crate::cluster::hooks::HookRuns;
 use crate::cluster::pods::NodePods;
@@ -66,7 +66,7 @@ pub struct Args {
     listen: SocketAddr,
     /// Maximum number of operations that change containers at the same time on this node. An operation that waits for
     /// a drain, a hook or a pull does not count
-    #[arg(long, env = "INPLACE_MAX_OPERATIONS", default_value_t = MAX_OPERATIONS, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, env = "INPLACE_MAX_OPERATIONS", default_value_t = DEFAULT_MAX_OPERATIONS, value_parser = clap::value_parser!(u16).range(1..))]
     max_operations: u16,
     /// Maximum number of images pulled from one registry at the same time
     #[arg(long, env = "INPLACE_MAX_PULLS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]

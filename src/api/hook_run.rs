@@ -12,7 +12,7 @@ use crate::api::hook_template::{Argument, Metric, Policy, Provider};
 
 /// Maximum length of a spec as JSON, in bytes. An agent keeps all specs of its node in memory, and the bounds of the single
 /// fields together allow more than this.
-pub const LARGEST_SPEC: usize = 128 << 10;
+pub const MAX_SPEC_BYTES: usize = 128 << 10;
 
 /// What to run: a template's metrics with all arguments resolved. The metrics keep their `{{ }}`.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -295,6 +295,6 @@ pub struct PodFailure {
     pub at: Option<Timestamp>,
 }
 
-fn first() -> IntOrString {
+pub(crate) fn first() -> IntOrString {
     IntOrString::Int(1)
 }

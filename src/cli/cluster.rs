@@ -69,7 +69,7 @@ impl Failed {
     pub(super) fn exit(&self) -> Exit {
         match self {
             Self::Cluster(error) => match error.class() {
-                Class::Away | Class::Unreached => Exit::ClusterAway,
+                Class::Unavailable | Class::NotSent => Exit::ClusterAway,
                 Class::Gone | Class::Denied | Class::Final => Exit::Refused,
                 Class::NameTaken | Class::Credentials | Class::Refused => Exit::Failed,
             },

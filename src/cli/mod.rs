@@ -13,6 +13,7 @@
 mod cluster;
 pub mod crds;
 pub mod exit;
+mod flag_help;
 pub mod hook;
 mod in_place_rollout;
 pub mod migrate;

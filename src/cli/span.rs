@@ -1,9 +1,11 @@
-//! Parses durations on the command line: `30s`, `2m`, `1h30m`; a plain number is seconds.
+//! Parses and prints durations on the command line: `30s`, `2m`, `1h30m`; a plain number is seconds.
 //! Whole seconds only, because the request has no finer unit.
 
+use std::fmt;
 use std::str::FromStr;
 
 use jiff::SignedDuration;
+use jiff::fmt::friendly::{Spacing, SpanPrinter};
 
 /// A number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +29,13 @@ impl FromStr for Seconds {
     }
 }
 
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let printer = SpanPrinter::new().spacing(Spacing::None);
+        f.write_str(&printer.duration_to_string(&SignedDuration::from_secs(self.0.into())))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +51,14 @@ mod tests {
             ["", "s", "-1", "1.5s", "500ms", "30 s", "30s2m", "1m1m", "m5", "2d", "9999999999", "99999999h"]
         {
             assert!(text.parse::<Seconds>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn spans_are_printed_as_they_are_parsed() {
+        for (seconds, text) in [(0, "0s"), (45, "45s"), (120, "2m"), (5_400, "1h30m"), (86_400, "24h")] {
+            assert_eq!(Seconds(seconds).to_string(), text);
+            assert_eq!(text.parse(), Ok(Seconds(seconds)));
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::cluster::store::{Cached, Store};
 pub const LABELS: &str = "app.kubernetes.io/name=inplace,app.kubernetes.io/component=agent";
 
 /// The default of the agents' flag `--max-operations`.
-pub const MAX_OPERATIONS: u16 = 32;
+pub const DEFAULT_MAX_OPERATIONS: u16 = 32;
 
 /// A ready agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ struct Variable {
 
 impl Default for MaxOperations {
     fn default() -> Self {
-        Self(MAX_OPERATIONS)
+        Self(DEFAULT_MAX_OPERATIONS)
     }
 }
 
@@ -130,7 +130,7 @@ impl From<Vec<Container>> for MaxOperations {
             .filter_map(|one| one.value.as_deref());
         let number = |text: &str| text.parse().ok().filter(|number: &u16| *number > 0);
         let given = inline.chain(apart).filter_map(number).last();
-        Self(given.or_else(|| env.filter_map(number).next_back()).unwrap_or(MAX_OPERATIONS))
+        Self(given.or_else(|| env.filter_map(number).next_back()).unwrap_or(DEFAULT_MAX_OPERATIONS))
     }
 }
 
@@ -179,11 +179,11 @@ mod tests {
     fn the_limit_of_an_agent_is_read_as_the_agent_reads_it() {
         let env = json!([{"name": "INPLACE_MAX_OPERATIONS", "value": "7"}]);
         for (container, limit) in [
-            (json!({}), MAX_OPERATIONS),
+            (json!({}), DEFAULT_MAX_OPERATIONS),
             (json!({"args": ["agent", "--max-operations=4"]}), 4),
             (json!({"args": ["agent", "--max-operations=4", "--max-operations", "9"]}), 9),
             (json!({"args": ["agent"], "env": env}), 7),
-            (json!({"args": ["--max-operations=0", "--max-operations=x"]}), MAX_OPERATIONS),
+            (json!({"args": ["--max-operations=0", "--max-operations=x"]}), DEFAULT_MAX_OPERATIONS),
         ] {
             let spec: Spec =
                 serde_json::from_value(json!({"nodeName": "n", "containers": [container]})).unwrap();

@@ -24,7 +24,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// What the failure means for the caller. `Unreached`: nothing was sent. `Away`: the server is late, overloaded
+    /// What the failure means for the caller. `NotSent`: nothing was sent. `Unavailable`: the server is late, overloaded
     /// or broken, or the connection broke. `Gone`: the object does not exist. `Refused`: conflict, the object was
     /// modified concurrently. `Denied`: not allowed. `Final`: a retry cannot succeed.
     pub fn class(&self) -> Class {
@@ -59,10 +59,10 @@ impl Error {
             ),
             kube::Error::BuildRequest(error) => (Class::Final, error.to_string(), false),
             kube::Error::Auth(error) => {
-                (Class::Unreached, format!("no credentials for the API server: {}", bottom(error)), false)
+                (Class::NotSent, format!("no credentials for the API server: {}", bottom(error)), false)
             }
             other => {
-                let class = if is_unsent(other) { Class::Unreached } else { Class::Away };
+                let class = if is_unsent(other) { Class::NotSent } else { Class::Unavailable };
                 (class, format!("the API server cannot be reached: {}", bottom(other)), false)
             }
         };
@@ -72,7 +72,7 @@ impl Error {
     /// A call that was not answered in time: whether it took effect is unknown.
     pub fn late(doing: &str, limit: Duration) -> Self {
         let message = format!("the API server did not answer within {} s", limit.as_secs_f32());
-        Self::own(doing, Class::Away, message)
+        Self::own(doing, Class::Unavailable, message)
     }
 
     /// An error that this crate detects itself, without a `kube::Error` as its source.
@@ -99,8 +99,8 @@ fn answer(status: &Status) -> (Class, String, bool) {
         }
         401 => (Class::Final, text("the API server does not accept the credentials"), false),
         403 => (Class::Denied, text("not allowed"), false),
-        429 => (Class::Away, text("the API server limits requests"), false),
-        code if code >= 500 => (Class::Away, text("the API server failed"), false),
+        429 => (Class::Unavailable, text("the API server limits requests"), false),
+        code if code >= 500 => (Class::Unavailable, text("the API server failed"), false),
         code => (Class::Final, text(&format!("the API server refused the call ({code})")), false),
     }
 }
@@ -155,9 +155,9 @@ mod tests {
             (410, Class::Gone),
             (413, Class::Final),
             (422, Class::Refused),
-            (429, Class::Away),
-            (500, Class::Away),
-            (503, Class::Away),
+            (429, Class::Unavailable),
+            (500, Class::Unavailable),
+            (503, Class::Unavailable),
         ] {
             let error = no(code, "some text", &[]);
             assert_eq!(error.class(), class, "{code}");
@@ -184,13 +184,13 @@ mod tests {
             (io::ErrorKind::BrokenPipe, "broken pipe"),
         ] {
             let error = Error::of("writing", kube::Error::Service(Box::new(io::Error::from(kind))));
-            assert_eq!(error.class(), Class::Away);
+            assert_eq!(error.class(), Class::Unavailable);
             assert!(error.to_string().contains(says), "{error}");
         }
         let late = Error::late("writing", Duration::from_secs(10));
         assert_eq!(
             (late.class(), late.to_string().as_str()),
-            (Class::Away, "writing: the API server did not answer within 10 s")
+            (Class::Unavailable, "writing: the API server did not answer within 10 s")
         );
     }
 }

@@ -14,9 +14,9 @@ const CONTROLLER: &str = "inplace.dev/agent";
 /// The reporting component, for releases and tools that read this older field.
 const COMPONENT: &str = "inplace";
 /// The API server's limit for the text, in bytes.
-const LONGEST_NOTE: usize = 1024;
+const MAX_NOTE: usize = 1024;
 /// The API server's limit for the name, in bytes.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME: usize = 253;
 
 /// The content of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct ObjectEvent {
 pub(crate) fn event(about: ObjectReference, host: &str, reported: &ObjectEvent) -> Event {
     let suffix = format!(".{:x}", reported.at.as_nanosecond());
     let name = about.name.as_deref().unwrap_or_default();
-    let stem = upto(name, LONGEST_NAME.saturating_sub(suffix.len())).trim_end_matches(['.', '-']);
+    let stem = upto(name, MAX_NAME.saturating_sub(suffix.len())).trim_end_matches(['.', '-']);
     Event {
         metadata: ObjectMeta {
             namespace: about.namespace.clone(),
@@ -73,7 +73,7 @@ pub(crate) fn pod(pod: &PodRef) -> ObjectReference {
 
 fn shortened(note: &str) -> String {
     let line = note.replace('\n', " ");
-    if line.len() <= LONGEST_NOTE { line } else { format!("{}...", upto(&line, LONGEST_NOTE - 3)) }
+    if line.len() <= MAX_NOTE { line } else { format!("{}...", upto(&line, MAX_NOTE - 3)) }
 }
 
 /// The longest prefix of `text` with at most `bytes` bytes.

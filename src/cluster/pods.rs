@@ -18,7 +18,7 @@ use crate::process::clock;
 
 /// The limit for the cached pods of one namespace on the node, in bytes. It is more than its kubelet runs, plus
 /// thousands of pods that have ended. A limit is needed because any user who may create pods can name a node.
-const MOST_OF_NAMESPACE: usize = 8 << 20;
+const MAX_BYTES_OF_NAMESPACE: usize = 8 << 20;
 
 /// The pods of a node. Clones share the cache, but each clone tracks its own [`Self::changed`].
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Cached for Pod {
 
     fn share(&self) -> Option<Share> {
         let namespace = self.reference().namespace;
-        Some(Share { namespace, bytes: self.bytes(), most: MOST_OF_NAMESPACE })
+        Some(Share { namespace, bytes: self.bytes(), most: MAX_BYTES_OF_NAMESPACE })
     }
 }
 

@@ -217,7 +217,7 @@ impl Server {
             // The continue token may have expired. The list must then start again; it does not mean that the kind
             // does not exist.
             list = next.map_err(|error| match error.class() {
-                Class::Gone => Error::own(&doing, Class::Away, "the list took too long".to_owned()),
+                Class::Gone => Error::own(&doing, Class::Unavailable, "the list took too long".to_owned()),
                 _ => error,
             })?;
         }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::cluster::store::{Cached, Share};
 
 /// The longest cached text of an owner reference: names and groups are not longer.
-const LONGEST_OF_OWNER: usize = 253;
+const MAX_TEXT_OF_OWNER: usize = 253;
 /// The memory of a cached object beside its texts.
 const OVERHEAD: usize = 512;
 
@@ -78,7 +78,7 @@ impl<'de, T: Trim> Deserialize<'de> for Trimmed<T> {
 /// An owner reference with bounded texts, because the API server bounds none of them. A truncated reference matches
 /// no owner.
 fn bounded(owner: &OwnerReference) -> OwnerReference {
-    let cut = |text: &str| text.chars().take(LONGEST_OF_OWNER).collect();
+    let cut = |text: &str| text.chars().take(MAX_TEXT_OF_OWNER).collect();
     OwnerReference {
         api_version: cut(&owner.api_version),
         kind: cut(&owner.kind),

@@ -17,11 +17,11 @@ use crate::api::workload::quarter;
 /// A change has settled when nothing more has changed for this long.
 const QUIET: SignedDuration = SignedDuration::from_secs(10);
 /// A change that does not settle is handled after this long.
-const LONGEST: SignedDuration = SignedDuration::from_secs(60);
+const MAX_WAIT: SignedDuration = SignedDuration::from_secs(60);
 /// How long kubelets get to refresh mounted volumes after they were triggered.
 const MOUNTS: SignedDuration = SignedDuration::from_secs(10);
 /// Maximum number of objects that one workload may name.
-const MOST: usize = 32;
+const MAX_OBJECTS: usize = 32;
 
 /// The kind of an object that holds configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,7 +55,7 @@ pub enum Malformed {
     #[error("{0} is named twice")]
     Twice(String),
     /// Too many objects are named.
-    #[error("more than {MOST} objects are named")]
+    #[error("more than {MAX_OBJECTS} objects are named")]
     TooMany,
     /// The annotation for `maxUnavailable` is malformed.
     #[error("`{0}` is neither a number of pods from 1 on nor a percentage such as 25%")]
@@ -91,7 +91,7 @@ pub fn parse(text: &str) -> Result<Vec<Reference>, Malformed> {
         }
         references.push(reference);
     }
-    if references.len() > MOST { Err(Malformed::TooMany) } else { Ok(references) }
+    if references.len() > MAX_OBJECTS { Err(Malformed::TooMany) } else { Ok(references) }
 }
 
 fn entry_of(entry: &str) -> Option<Reference> {
@@ -224,7 +224,7 @@ pub fn decide(
     let noticed = before.as_ref().map_or(now, |before| before.noticed);
     let last = before.filter(|before| before.handled == next).map_or(now, |before| before.last);
     *change = Some(Change { changed, handled: next, id, refreshed: None, noticed, last });
-    let due = later(last, QUIET).min(later(noticed, LONGEST));
+    let due = later(last, QUIET).min(later(noticed, MAX_WAIT));
     if now >= due { Step::Refresh } else { Step::Nothing }
 }
 

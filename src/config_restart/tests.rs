@@ -62,7 +62,7 @@ fn the_annotation_is_read_as_a_whole_or_not_at_all() {
         let error = parse(text).unwrap_err().to_string();
         assert!(error.contains(says), "{text}: {error}");
     }
-    let many: Vec<_> = (0..=MOST).map(|number| format!("secret/s{number}")).collect();
+    let many: Vec<_> = (0..=MAX_OBJECTS).map(|number| format!("secret/s{number}")).collect();
     assert_eq!(parse(&many.join(",")), Err(Malformed::TooMany));
     for (text, right) in [
         ("2", true),

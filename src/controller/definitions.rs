@@ -25,7 +25,7 @@ use crate::process::log::chain;
 /// The interval between two comparisons.
 const INTERVAL: Duration = Duration::from_secs(300);
 /// How many missing fields a message names.
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Definition {
@@ -84,7 +84,7 @@ fn report(metrics: &Metrics, name: &str, found: Result<Vec<String>, Error>) -> O
     let missing = match found {
         Ok(missing) => missing,
         // The watch of the kind reports that it does not exist; an API server that is away is reported elsewhere.
-        Err(error) if error.class() == Class::Gone || error.class().is_away() => return None,
+        Err(error) if error.class() == Class::Gone || error.class().is_unavailable() => return None,
         Err(error) => {
             return Some(format!(
                 "whether CustomResourceDefinition {name} is that of this release is unknown: {}",
@@ -93,8 +93,8 @@ fn report(metrics: &Metrics, name: &str, found: Result<Vec<String>, Error>) -> O
         }
     };
     gauge.set(i64::try_from(missing.len()).unwrap_or(i64::MAX));
-    let more = if missing.len() > NAMED { " and more" } else { "" };
-    let named = missing.get(..NAMED).unwrap_or(&missing).join(", ");
+    let more = if missing.len() > MAX_NAMED { " and more" } else { "" };
+    let named = missing.get(..MAX_NAMED).unwrap_or(&missing).join(", ");
     (!missing.is_empty()).then(|| {
         format!(
             "CustomResourceDefinition {name} is older than this release and lacks {named}{more}: the API server removes these \

@@ -84,7 +84,7 @@ impl Disruptions {
         if timeout(UNTIL_SEEN, seen).await.is_err() {
             let doing = format!("waiting for the watch of the PodDisruptionBudgets of namespace {namespace}");
             let message = format!("it has not delivered what was listed {} s ago", UNTIL_SEEN.as_secs());
-            return Err(Error::own(&doing, Class::Away, message));
+            return Err(Error::own(&doing, Class::Unavailable, message));
         }
         Ok(allowance)
     }

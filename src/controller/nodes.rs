@@ -17,7 +17,7 @@ use crate::podtask::priority::NodeLabels;
 use crate::workload::order::{Node, Nodes};
 
 /// The most bytes of the labels of a node that are cached; a node with more counts as one without labels.
-const MOST_LABEL_BYTES: usize = 16 << 10;
+const MAX_LABEL_BYTES: usize = 16 << 10;
 
 /// All nodes. Clones share the cache, but each clone tracks its own [`Self::changed`].
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl Trim for CachedNode {
         let ready = conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
         let labels: BTreeMap<_, _> = source.metadata.labels.clone().unwrap_or_default();
         let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
-        let labels = Arc::new(if bytes > MOST_LABEL_BYTES { BTreeMap::new() } else { labels });
+        let labels = Arc::new(if bytes > MAX_LABEL_BYTES { BTreeMap::new() } else { labels });
         (source.metadata, Self(Node { cost, ready, at_once: None, labels }))
     }
 

@@ -17,12 +17,12 @@ use crate::process::backoff::Backoff;
 /// Delay between a change and the reconciliation: changes often come in bursts.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Back-off of an object whose writes fail.
-const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+const BACKOFF: Backoff = Backoff::new(FIRST_PAUSE, MAX_PAUSE);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// The longest delay after one of the first conflicts in a row. After more than these the cause is not another
 /// client's write, and the back-off is that of failures. A change ends either delay.
-const LONGEST_AFTER_CONFLICT: Duration = Duration::from_secs(2);
+const MAX_PAUSE_AFTER_CONFLICT: Duration = Duration::from_secs(2);
 const USUAL_CONFLICTS: u32 = 10;
 
 /// The result of one reconciliation.
@@ -106,7 +106,7 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         }
         if outcome.stale {
             let longest =
-                if entry.conflicts < USUAL_CONFLICTS { LONGEST_AFTER_CONFLICT } else { LONGEST_PAUSE };
+                if entry.conflicts < USUAL_CONFLICTS { MAX_PAUSE_AFTER_CONFLICT } else { MAX_PAUSE };
             let pause = BACKOFF.after(entry.conflicts).min(longest);
             entry.conflicts = entry.conflicts.saturating_add(1);
             again = Some(again.map_or(now + pause, |again| again.min(now + pause)));
@@ -189,7 +189,7 @@ mod tests {
             pauses.push(queue.due().unwrap() - now);
         }
         assert_eq!(pauses[..3], [FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4]);
-        assert_eq!(pauses[9], LONGEST_PAUSE);
+        assert_eq!(pauses[9], MAX_PAUSE);
         queue.enqueue(&key("a"), 2, now);
         assert_eq!(queue.due(), Some(now + SETTLE), "a new generation");
         now = queue.due().unwrap();
@@ -212,8 +212,8 @@ mod tests {
             queue.end(&key("a"), Outcome { stale: true, again, ..Outcome::default() }, now);
             pauses.push(queue.due().unwrap() - now);
         }
-        assert_eq!((pauses[0], pauses[9]), (FIRST_PAUSE, LONGEST_AFTER_CONFLICT));
-        assert_eq!(pauses[11], LONGEST_PAUSE, "this is no other client's write");
+        assert_eq!((pauses[0], pauses[9]), (FIRST_PAUSE, MAX_PAUSE_AFTER_CONFLICT));
+        assert_eq!(pauses[11], MAX_PAUSE, "this is no other client's write");
         queue.enqueue(&key("a"), 1, now);
         assert_eq!(queue.due(), Some(now + SETTLE), "a change is not delayed");
     }

@@ -18,7 +18,7 @@ use crate::failure::Class;
 use crate::operation::preflight::Runtime;
 
 /// Maximum size of an answer, as in the kubelet. The verbose status of a container with a large environment is large.
-const LARGEST_ANSWER: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 /// Time limit of a query. The runtime answers queries from memory; a runtime that takes longer is unhealthy.
 const ASK: Duration = Duration::from_secs(10);
 /// Time limit of a mutating call, which may have to wait for a slow disk. The kubelet's limit is the same.
@@ -74,9 +74,9 @@ impl Client {
         let channel = endpoint.address().connect_lazy();
         Self {
             runtime: runtime::RuntimeServiceClient::new(channel.clone())
-                .max_decoding_message_size(LARGEST_ANSWER)
-                .max_encoding_message_size(LARGEST_ANSWER),
-            images: image::ImageServiceClient::new(channel).max_decoding_message_size(LARGEST_ANSWER),
+                .max_decoding_message_size(MAX_ANSWER_BYTES)
+                .max_encoding_message_size(MAX_ANSWER_BYTES),
+            images: image::ImageServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
             path: Arc::from(endpoint.path()),
             limit: Duration::MAX,
             observe,
@@ -337,8 +337,8 @@ mod tests {
         let endpoint = Endpoint::parse(socket.to_str().unwrap()).unwrap();
         let client = Client::new(&endpoint, Some(observe)).within(Duration::from_secs(5));
         let error = client.version().await.unwrap_err();
-        assert_eq!(error.class, Class::Away);
+        assert_eq!(error.class, Class::Unavailable);
         assert!(error.message.contains("no such file"), "{error}");
-        assert_eq!(*seen.lock().unwrap(), [("Version", Err(Class::Away))]);
+        assert_eq!(*seen.lock().unwrap(), [("Version", Err(Class::Unavailable))]);
     }
 }

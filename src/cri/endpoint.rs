@@ -20,7 +20,7 @@ pub const KNOWN: [&str; 7] = [
 ];
 
 /// Maximum length of a socket path, without the terminating zero.
-const LONGEST: usize = 107;
+const MAX_PATH: usize = 107;
 
 /// The unix socket of a runtime. It need not exist.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ impl Endpoint {
         if !path.starts_with('/') {
             return Err(invalid("the path must be absolute"));
         }
-        if path.len() > LONGEST {
+        if path.len() > MAX_PATH {
             return Err(invalid("the path is longer than 107 bytes, the limit for a socket"));
         }
         if path.contains('\0') {

@@ -42,17 +42,18 @@ impl Error {
         // A status from the server has no source; a status created on this side has one (measured). The code does
         // not help: the first call on a dead connection yields `Unknown`, as does containerd's name conflict.
         let (class, message) = if let Some(local) = status.source() {
-            (Class::Away, format!("the runtime at {path} cannot be reached: {}", cause(local)))
+            (Class::Unavailable, format!("the runtime at {path} cannot be reached: {}", cause(local)))
         } else if reported.contains(TAKEN) {
             (Class::NameTaken, reported.to_owned())
         } else if is_of_another_start(reported) {
-            (Class::Away, reported.to_owned())
+            (Class::Unavailable, reported.to_owned())
         } else {
             match status.code() {
                 Code::NotFound => (Class::Gone, reported.to_owned()),
-                Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => {
-                    (Class::Away, format!("the runtime at {path} did not complete the call: {reported}"))
-                }
+                Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => (
+                    Class::Unavailable,
+                    format!("the runtime at {path} did not complete the call: {reported}"),
+                ),
                 Code::Unimplemented => (
                     Class::Final,
                     format!(
@@ -72,7 +73,7 @@ impl Error {
     /// No answer in time: whether the call took effect is unknown.
     pub(super) fn late(call: &'static str, path: &str, limit: Duration) -> Self {
         let message = format!("the runtime at {path} did not answer within {} s", limit.as_secs_f32());
-        Self { call, class: Class::Away, message, source: None }
+        Self { call, class: Class::Unavailable, message, source: None }
     }
 
     /// A call that is not made because it would do harm.
@@ -141,9 +142,9 @@ mod tests {
     fn the_servers_word_by_its_code() {
         for (code, class) in [
             (Code::NotFound, Class::Gone),
-            (Code::Unavailable, Class::Away),
-            (Code::Cancelled, Class::Away),
-            (Code::DeadlineExceeded, Class::Away),
+            (Code::Unavailable, Class::Unavailable),
+            (Code::Cancelled, Class::Unavailable),
+            (Code::DeadlineExceeded, Class::Unavailable),
             (Code::Unimplemented, Class::Final),
             (Code::InvalidArgument, Class::Final),
             (Code::Unknown, Class::Refused),
@@ -179,7 +180,7 @@ mod tests {
             "failed to create containerd task: task 4f5c: already exists",
         ] {
             let error = server(Code::Unknown, text);
-            assert_eq!((error.class, error.message.as_str()), (Class::Away, text));
+            assert_eq!((error.class, error.message.as_str()), (Class::Unavailable, text));
         }
     }
 
@@ -192,13 +193,13 @@ mod tests {
             (io::ErrorKind::BrokenPipe, "broken pipe"),
         ] {
             let error = local(kind);
-            assert_eq!(error.class, Class::Away);
+            assert_eq!(error.class, Class::Unavailable);
             assert!(error.to_string().contains("Version: the runtime at /run/x.sock cannot be reached"));
             assert!(error.message.contains(text), "{}", error.message);
         }
         let effect_error =
             EffectError::from(Error::late("Status", "/run/x.sock", Duration::from_millis(1500)));
-        assert_eq!(effect_error.class, Class::Away);
+        assert_eq!(effect_error.class, Class::Unavailable);
         assert_eq!(effect_error.message, "Status: the runtime at /run/x.sock did not answer within 1.5 s");
     }
 }

@@ -7,8 +7,8 @@ use crate::guard::Attempt;
 use crate::podtask::pod::Pod;
 use crate::workload::action::NewHookRun;
 
-/// A client that retries in a loop needs no advice.
-const AGAIN: &str = "Repeat the deletion after that; a controller repeats it by itself";
+/// What to do while a deletion is refused only for some time. A client that retries in a loop needs no advice.
+const RETRY_ADVICE: &str = "Repeat the deletion after that; a controller repeats it by itself";
 
 pub(super) fn no_hook(namespace: &str, pod: &Pod) -> String {
     let name = &pod.name;
@@ -22,7 +22,10 @@ pub(super) fn no_hook(namespace: &str, pod: &Pod) -> String {
 /// The message when a run was created just now.
 pub fn started(pod: &str, run: &NewHookRun, why: Option<&str>) -> String {
     let why = why.map(|why| format!(" {why}.")).unwrap_or_default();
-    format!("pod {pod} is guarded: its pre-delete hook was started as HookRun {}.{why} {AGAIN}", run.name)
+    format!(
+        "pod {pod} is guarded: its pre-delete hook was started as HookRun {}.{why} {RETRY_ADVICE}",
+        run.name
+    )
 }
 
 /// The message for a dry run, which creates no run.
@@ -58,7 +61,7 @@ pub(super) fn running(pod: &Pod, attempt: &Attempt) -> String {
     let Attempt { name, phase, progress, created, .. } = attempt;
     format!(
         "pod {} is guarded and cannot be deleted before its pre-delete hook has succeeded: HookRun {name} is {phase:?} \
-         since {} ({progress}). {AGAIN}",
+         since {} ({progress}). {RETRY_ADVICE}",
         pod.name,
         seconds(*created)
     )
@@ -85,7 +88,7 @@ pub(super) fn expired(attempt: &Attempt) -> String {
 }
 
 pub(super) fn run_deleting(pod: &Pod, run: &str) -> String {
-    format!("pod {} is guarded, and its HookRun {run} is being deleted. {AGAIN}", pod.name)
+    format!("pod {} is guarded, and its HookRun {run} is being deleted. {RETRY_ADVICE}", pod.name)
 }
 
 pub(super) fn terminating(namespace: &str, pod: &Pod) -> String {

@@ -77,9 +77,9 @@ pub enum Verdict {
 }
 
 /// True when the guard decides about this pod at all. A pod that has ended or was never scheduled has nothing to
-/// prepare. A pod that is already being deleted cannot be held any more. A static pod is controlled by its file, not
+/// prepare. A pod that is already being deleted cannot be kept any more. A static pod is controlled by its file, not
 /// by this copy.
-pub fn is_held(pod: &core::Pod) -> bool {
+pub fn is_guarded(pod: &core::Pod) -> bool {
     let meta = &pod.metadata;
     let guarded = meta.labels.as_ref().and_then(|all| all.get(annotation::DELETE_GUARD));
     let mirror = note(pod, MIRROR).is_some();
@@ -103,7 +103,7 @@ pub fn owner(pod: &core::Pod) -> Option<(&str, &str)> {
     ours.then_some((owner.kind.as_str(), owner.name.as_str()))
 }
 
-/// Decides about a pod that [`is_held`].
+/// Decides about a pod that [`is_guarded`].
 pub fn decide(input: &GuardInput<'_>) -> Verdict {
     let verdict = by_hook(input);
     let over =

@@ -97,9 +97,12 @@ fn ask(verdict: Verdict) -> (NewHookRun, Option<String>) {
 }
 
 #[test]
-fn only_what_is_guarded_and_lives_is_held() {
-    assert!(is_held(&pod(&json!({}))));
-    assert!(is_held(&pod(&json!({"status": {"phase": "Pending"}}))), "what has begun to start is held too");
+fn a_pod_with_the_label_is_guarded_until_it_has_ended() {
+    assert!(is_guarded(&pod(&json!({}))));
+    assert!(
+        is_guarded(&pod(&json!({"status": {"phase": "Pending"}}))),
+        "a pod that has begun to start is guarded too"
+    );
     for exempt in [
         json!({"metadata": {"labels": {"inplace.dev/delete-guard": "false"}}}),
         json!({"metadata": {"labels": null}}),
@@ -110,7 +113,7 @@ fn only_what_is_guarded_and_lives_is_held() {
         json!({"spec": {"nodeName": null}}),
         json!({"spec": {"nodeName": ""}}),
     ] {
-        assert!(!is_held(&pod(&exempt)), "{exempt}");
+        assert!(!is_guarded(&pod(&exempt)), "{exempt}");
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::api::hook_run::{HookRunSpec, LARGEST_SPEC};
+use crate::api::hook_run::{HookRunSpec, MAX_SPEC_BYTES};
 use crate::api::hook_template::{
     Argument, Exec, HookTemplateSpec, Kubernetes, Metric, Policy, Prometheus, Provider, Web,
 };
@@ -15,7 +15,7 @@ use crate::hook::assess::{Conditions, DEFAULT_ERROR_LIMIT, Limits};
 use crate::hook::condition::Condition;
 use crate::hook::json_path;
 use crate::hook::program::Program;
-use crate::hook::schedule::{LONGEST, SHORTEST, Schedule, parse_duration};
+use crate::hook::schedule::{MAX_DURATION, MIN_INTERVAL, Schedule, parse_duration};
 use crate::hook::template;
 
 /// Maximum number of metrics of one hook.
@@ -127,7 +127,7 @@ pub fn template(template: &HookTemplateSpec) -> Result<HookRunSpec, Invalid> {
 
 /// One metric, with its fields parsed and its limits set.
 #[derive(Clone, Debug)]
-pub(crate) struct Gauge {
+pub(crate) struct CompiledMetric {
     pub(crate) name: String,
     pub(crate) schedule: Schedule,
     pub(crate) conditions: Conditions,
@@ -135,14 +135,14 @@ pub(crate) struct Gauge {
 }
 
 /// Checks and parses every metric.
-pub(crate) fn gauges(spec: &HookRunSpec) -> Result<Vec<Gauge>, Invalid> {
+pub(crate) fn compile(spec: &HookRunSpec) -> Result<Vec<CompiledMetric>, Invalid> {
     if spec.metrics.is_empty() || spec.metrics.len() > MAX_METRICS {
         return Err(Invalid::Hook(format!("metrics: there must be 1 to {MAX_METRICS} of them")));
     }
-    if serde_json::to_vec(spec).map_or(usize::MAX, |json| json.len()) > LARGEST_SPEC {
+    if serde_json::to_vec(spec).map_or(usize::MAX, |json| json.len()) > MAX_SPEC_BYTES {
         return Err(Invalid::Hook(format!(
             "the hook is larger than {} KiB with its arguments",
-            LARGEST_SPEC >> 10
+            MAX_SPEC_BYTES >> 10
         )));
     }
     let bare: Vec<_> =
@@ -158,16 +158,16 @@ pub(crate) fn gauges(spec: &HookRunSpec) -> Result<Vec<Gauge>, Invalid> {
             return Err(Invalid::Hook(format!("metrics[{index}].name: `{}` is used twice", metric.name)));
         }
     }
-    spec.metrics.iter().map(|metric| gauge(metric, &spec.args)).collect()
+    spec.metrics.iter().map(|metric| compile_metric(metric, &spec.args)).collect()
 }
 
-fn gauge(metric: &Metric, args: &[Argument]) -> Result<Gauge, Invalid> {
+fn compile_metric(metric: &Metric, args: &[Argument]) -> Result<CompiledMetric, Invalid> {
     let check = Check { metric: &metric.name, args };
     let schedule = Schedule {
         initial_delay: check.duration("initialDelay", metric.initial_delay.as_ref())?.unwrap_or_default(),
         interval: check.duration("interval", metric.interval.as_ref())?,
     };
-    if schedule.interval.is_some_and(|interval| interval < SHORTEST) {
+    if schedule.interval.is_some_and(|interval| interval < MIN_INTERVAL) {
         return Err(check.wrong("interval", "it must be at least 100ms"));
     }
     let limits = limits(&check, metric, schedule.interval)?;
@@ -176,7 +176,7 @@ fn gauge(metric: &Metric, args: &[Argument]) -> Result<Gauge, Invalid> {
         success: check.condition("successCondition", metric.success_condition.as_ref())?,
         failure: check.condition("failureCondition", metric.failure_condition.as_ref())?,
     };
-    Ok(Gauge { name: metric.name.clone(), schedule, conditions, limits })
+    Ok(CompiledMetric { name: metric.name.clone(), schedule, conditions, limits })
 }
 
 /// The limits of a metric, with their defaults, as the section Conditions of docs/hooks.md states them.
@@ -248,7 +248,7 @@ impl Check<'_> {
     fn duration(&self, field: &str, text: Option<&String>) -> Result<Option<Duration>, Invalid> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
         match parse_duration(text) {
-            Ok(duration) if duration > LONGEST => {
+            Ok(duration) if duration > MAX_DURATION => {
                 Err(self.wrong(field, "it must be at most 8784h (366 days)"))
             }
             Ok(duration) => Ok(Some(duration)),
@@ -543,10 +543,11 @@ mod tests {
 
     #[test]
     fn a_hook_is_not_larger_than_an_agent_can_keep() {
-        let body = json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(LARGEST_SPEC) } } });
+        let body =
+            json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(MAX_SPEC_BYTES) } } });
         assert_eq!(refused(body), "the hook is larger than 128 KiB with its arguments");
         let body =
-            json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(LARGEST_SPEC / 2) } } });
+            json!({ "provider": { "web": { "url": "http://a", "body": "x".repeat(MAX_SPEC_BYTES / 2) } } });
         assert_eq!(refused(body), "");
     }
 

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement, MetricResult};
 use crate::api::hook_template::Policy;
 use crate::hook::assess;
-use crate::hook::check::{self, Gauge, Invalid};
+use crate::hook::check::{self, CompiledMetric, Invalid};
 use crate::hook::measured::Measured;
 
 /// Maximum number of measurements per metric in a status.
@@ -17,7 +17,7 @@ const MAX_MEASUREMENTS: usize = 10;
 /// A compiled run.
 #[derive(Clone, Debug)]
 pub struct Program {
-    gauges: Vec<Gauge>,
+    metrics: Vec<CompiledMetric>,
     ordered: bool,
 }
 
@@ -35,7 +35,7 @@ pub enum Next {
 impl Program {
     /// Checks and compiles a run.
     pub fn compile(spec: &HookRunSpec) -> Result<Self, Invalid> {
-        Ok(Self { gauges: check::gauges(spec)?, ordered: spec.policy == Some(Policy::Ordered) })
+        Ok(Self { metrics: check::compile(spec)?, ordered: spec.policy == Some(Policy::Ordered) })
     }
 
     /// Starts the run. Does nothing if it has started before.
@@ -57,13 +57,13 @@ impl Program {
         let started = status.started_at.unwrap_or(now);
         let mut due = Vec::new();
         let mut earliest: Option<Timestamp> = None;
-        for (index, gauge) in self.gauges.iter().enumerate() {
-            let result = result(status, &gauge.name);
+        for (index, compiled) in self.metrics.iter().enumerate() {
+            let result = result(status, &compiled.name);
             if result.is_some_and(|result| result.phase.is_completed()) {
                 continue;
             }
             if !in_flight.contains(&index) {
-                let at = gauge.schedule.due(result, started, now);
+                let at = compiled.schedule.due(result, started, now);
                 if at <= now {
                     due.push(index);
                 } else {
@@ -79,7 +79,7 @@ impl Program {
 
     /// Records the start of a measurement.
     pub fn begin(&self, status: &mut HookRunStatus, metric: usize, now: Timestamp) {
-        let Some(gauge) = self.gauges.get(metric) else { return };
+        let Some(compiled) = self.metrics.get(metric) else { return };
         let measurement = Measurement {
             phase: HookPhase::Running,
             message: String::new(),
@@ -87,20 +87,20 @@ impl Program {
             finished_at: None,
             value: String::new(),
         };
-        entry(status, &gauge.name).measurements.push(measurement);
+        entry(status, &compiled.name).measurements.push(measurement);
     }
 
     /// Records the end of a measurement: its verdict, and the phases of its metric and of the run that follow.
     pub fn record(&self, status: &mut HookRunStatus, metric: usize, measured: &Measured, now: Timestamp) {
-        let Some(gauge) = self.gauges.get(metric) else { return };
+        let Some(compiled) = self.metrics.get(metric) else { return };
         if status.phase.is_some_and(HookPhase::is_completed) {
             return;
         }
-        if entry(status, &gauge.name).measurements.last().is_none_or(|last| last.finished_at.is_some()) {
+        if entry(status, &compiled.name).measurements.last().is_none_or(|last| last.finished_at.is_some()) {
             self.begin(status, metric, now);
         }
-        let result = entry(status, &gauge.name);
-        let (phase, message) = assess::measurement(&gauge.conditions, measured);
+        let result = entry(status, &compiled.name);
+        let (phase, message) = assess::measurement(&compiled.conditions, measured);
         if let Some(last) = result.measurements.last_mut() {
             last.phase = phase;
             last.message = message;
@@ -110,7 +110,7 @@ impl Program {
         count(result, phase);
         let surplus = result.measurements.len().saturating_sub(MAX_MEASUREMENTS);
         result.measurements.drain(..surplus);
-        (result.phase, result.message) = gauge.limits.assess(result);
+        (result.phase, result.message) = compiled.limits.assess(result);
         self.settle(status);
     }
 
@@ -163,8 +163,8 @@ impl Program {
             let worst = status.metric_results.iter().map(|result| result.phase).max();
             status.phase = worst;
             status.message = message;
-        } else if self.gauges.iter().all(|gauge| {
-            result(status, &gauge.name).is_some_and(|result| result.phase == HookPhase::Successful)
+        } else if self.metrics.iter().all(|compiled| {
+            result(status, &compiled.name).is_some_and(|result| result.phase == HookPhase::Successful)
         }) {
             status.phase = Some(HookPhase::Successful);
             status.message = String::new();
@@ -175,14 +175,14 @@ impl Program {
     fn stopper(&self, status: &HookRunStatus) -> Option<(String, String)> {
         let ended =
             |result: &&MetricResult| result.phase.is_completed() && result.phase != HookPhase::Successful;
-        let results = self.gauges.iter().filter_map(|gauge| result(status, &gauge.name));
+        let results = self.metrics.iter().filter_map(|compiled| result(status, &compiled.name));
         let worst = results.filter(ended).max_by_key(|result| result.phase)?;
         Some((worst.name.clone(), format!("{}: {}", worst.name, worst.message)))
     }
 
     /// Ends the metrics that have started and have no verdict, as `Inconclusive`, which approves nothing.
     fn end_metrics(&self, status: &mut HookRunStatus, why: &str) {
-        let declared = |name: &str| self.gauges.iter().any(|gauge| gauge.name == name);
+        let declared = |name: &str| self.metrics.iter().any(|compiled| compiled.name == name);
         status.metric_results.retain(|result| declared(&result.name));
         for result in &mut status.metric_results {
             result.measurements.retain(|measurement| measurement.finished_at.is_some());

@@ -9,9 +9,9 @@ use crate::api::hook_run::MetricResult;
 /// The delay after a measurement that could not be made, if no interval is given.
 const AFTER_ERROR: Duration = Duration::from_secs(10);
 /// Minimum interval: a shorter one would amount to a denial-of-service attack.
-pub(crate) const SHORTEST: Duration = Duration::from_millis(100);
+pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum interval or delay.
-pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The schedule of one metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use crate::cluster::server::Server;
 use crate::cri::client::Client;
-use crate::hook::reach::{Cidr, Reach};
+use crate::hook::address_policy::{AddressPolicy, Cidr};
 
 /// The settings of hooks in one process.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub struct Settings {
     /// The API server for `kubernetes`; `None` without a cluster.
     pub server: Option<Server>,
     /// Which addresses may be connected to.
-    pub reach: Reach,
+    pub address_policy: AddressPolicy,
     /// Measurements at the same time; further ones wait for a permit. At least 1.
     pub max_at_once: usize,
     /// Whether commands may be run in containers.
@@ -68,12 +68,12 @@ impl HookArgs {
         runtime: Option<Client>,
         server: Option<Server>,
     ) -> Settings {
-        let reach = Reach::new(self.hook_allow).and_deny(self.hook_deny);
+        let policy = AddressPolicy::new(self.hook_allow).and_deny(self.hook_deny);
         Settings {
             role: role.into(),
             runtime,
             server,
-            reach: if self.own_machine { reach.at_own_machine() } else { reach },
+            address_policy: if self.own_machine { policy.at_own_machine() } else { policy },
             exec: self.hook_exec,
             max_at_once: usize::from(self.max_hooks),
         }

@@ -495,7 +495,7 @@ async fn outdated(
     let snapshot = observe(node, operation).await.ok()?;
     let running = snapshot.running(effect.container()).first()?.attempt;
     let message = format!("another client started attempt {running} in the meantime");
-    Some(EffectError { class: Class::Away, message })
+    Some(EffectError { class: Class::Unavailable, message })
 }
 
 /// Whether a process that shuts down may leave the operation now. Not while a container is down or being stopped

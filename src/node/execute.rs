@@ -246,7 +246,7 @@ impl EffectExecutor {
         }
         if let Some(log) = source.termination_log() {
             let (file, of) = (log.old.display().to_string(), log.clone());
-            match files::beside(&file, move || of.make_fresh(attempt)).await {
+            match files::run_blocking(&file, move || of.make_fresh(attempt)).await {
                 Ok(Some(fresh)) => log.replace_by(&fresh, &mut config),
                 Ok(None) => UNSEEN.call_once(|| {
                     tracing::warn!(
@@ -280,7 +280,7 @@ impl EffectExecutor {
     async fn link_log(&mut self, container: &str, id: &str) {
         let Some(Link { old, new, target, .. }) = self.link.take_if(|link| link.id == id) else { return };
         let file = new.display().to_string();
-        if let Err(error) = files::beside(&file, move || clone::link_like(&old, &new, &target)).await {
+        if let Err(error) = files::run_blocking(&file, move || clone::link_like(&old, &new, &target)).await {
             tracing::warn!(pod = %self.pod, container, %error, "the symbolic link for log shippers could not be created");
         }
     }
@@ -372,7 +372,7 @@ async fn bounded(
 ) -> Result<EffectOutput, EffectError> {
     let Ok(changed) = tokio::time::timeout(limit, change).await else {
         let message = format!("the API server did not answer within {} s", limit.as_secs());
-        return Err(EffectError { class: Class::Away, message });
+        return Err(EffectError { class: Class::Unavailable, message });
     };
     Ok(changed.map(|()| EffectOutput::Nothing)?)
 }

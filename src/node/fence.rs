@@ -75,7 +75,9 @@ impl EffectExecutor {
         }
         match self.process_holds(client, wanted, &holder).await {
             Ok(()) => Ok(EffectOutput::Nothing),
-            Err(effect_error) if effect_error.class.is_away() || effect_error.class == Class::NameTaken => {
+            Err(effect_error)
+                if effect_error.class.is_unavailable() || effect_error.class == Class::NameTaken =>
+            {
                 Err(effect_error)
             }
             Err(effect_error) if wanted.by_process => Err(effect_error),
@@ -126,7 +128,7 @@ impl EffectExecutor {
         let Err(error) = client.start(&id).await else { return Ok(()) };
         // A container whose start failed still holds the name, but is no clone: remove it, so that a clone can take
         // the name.
-        if !error.class.is_away() {
+        if !error.class.is_unavailable() {
             remove(client, &id).await?;
         }
         Err(error.into())

@@ -19,7 +19,7 @@ static CALLS: LazyLock<Disk> = LazyLock::new(|| Disk::new(MAX_CALLS));
 ///
 /// # Errors
 /// The error of the call, or that it did not end in time.
-pub(super) async fn beside<T: Send + 'static>(
+pub(super) async fn run_blocking<T: Send + 'static>(
     file: &str,
     call: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -29,7 +29,8 @@ pub(super) async fn beside<T: Send + 'static>(
 /// Removes a log that no other component removes. A missing file counts as removed.
 pub(super) async fn remove(log: PathBuf) {
     let path = log.clone();
-    let removed = beside(&format!("remove {}", log.display()), move || std::fs::remove_file(path)).await;
+    let removed =
+        run_blocking(&format!("remove {}", log.display()), move || std::fs::remove_file(path)).await;
     if let Err(error) = removed
         && error.kind() != ErrorKind::NotFound
     {

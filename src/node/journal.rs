@@ -274,7 +274,7 @@ impl Journal {
     }
 
     /// Runs [`Self::write`] in a thread, when a write permit is free.
-    pub(super) async fn write_beside(self, entry: Entry) -> Result<(), JournalError> {
+    pub(super) async fn write_async(self, entry: Entry) -> Result<(), JournalError> {
         // The semaphore is never closed.
         let slot = Arc::clone(&self.writes).acquire_owned().await;
         let path = self.path(&entry.pod.uid);
@@ -300,7 +300,7 @@ impl Journal {
     }
 
     /// Runs `work` on the file `of` the pod `uid` in a thread outside the executor, bounded by [`CALL_LIMIT`].
-    pub(super) async fn beside<T: Send + 'static>(
+    pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         of: File,
         uid: &str,
@@ -315,9 +315,9 @@ impl Journal {
     ///
     /// # Errors
     /// The errors of [`Self::load`], and [`JournalError::Late`].
-    pub async fn load_beside(&self, pod: &PodRef) -> Result<Entry, JournalError> {
+    pub async fn load_async(&self, pod: &PodRef) -> Result<Entry, JournalError> {
         let of = pod.clone();
-        self.beside(File::Entry, &pod.uid, move |journal| journal.load(&of)).await
+        self.run_blocking(File::Entry, &pod.uid, move |journal| journal.load(&of)).await
     }
 
     /// Reads every file in threads outside the executor. Each result is an entry or the reason why its file cannot
@@ -326,10 +326,10 @@ impl Journal {
     /// # Errors
     /// When the folder cannot be listed.
     pub async fn all(&self) -> Result<Vec<Result<Entry, JournalError>>, JournalError> {
-        let uids = self.beside(File::Folder, "", Self::uids).await?;
+        let uids = self.run_blocking(File::Folder, "", Self::uids).await?;
         let entries = uids.iter().map(|uid| {
             let path = self.path(uid);
-            self.beside(File::Entry, uid, move |_| read(&path))
+            self.run_blocking(File::Entry, uid, move |_| read(&path))
         });
         Ok(join_all(entries).await.into_iter().filter_map(Result::transpose).collect())
     }

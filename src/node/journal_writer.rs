@@ -51,7 +51,7 @@ impl JournalWriter {
                 self.under_way = None;
             }
             let Some(entry) = self.next.take() else { return last };
-            self.under_way = Some(tokio::spawn(self.journal.clone().write_beside(entry)));
+            self.under_way = Some(tokio::spawn(self.journal.clone().write_async(entry)));
         }
     }
 

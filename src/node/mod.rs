@@ -119,8 +119,8 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Refused(refusal) => refusal.reason(),
-            Self::Runtime(error) if error.class.is_away() => "RuntimeAway",
-            Self::Effect(error) if error.class.is_away() => "RuntimeAway",
+            Self::Runtime(error) if error.class.is_unavailable() => "RuntimeAway",
+            Self::Effect(error) if error.class.is_unavailable() => "RuntimeAway",
             Self::Runtime(_) | Self::Effect(_) => "RuntimeError",
             Self::Hook(_) => "HookTemplateUnreadable",
             Self::Journal(JournalError::Busy(_)) => "Busy",
@@ -315,11 +315,11 @@ impl Node {
     /// Locks `pod`: this process is the only one that works on it until the lock is dropped.
     async fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
         let of = pod.clone();
-        self.journal.beside(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
+        self.journal.run_blocking(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
     }
 
     async fn load(&self, pod: &PodRef) -> Result<Entry, JournalError> {
-        self.journal.load_beside(pod).await
+        self.journal.load_async(pod).await
     }
 
     /// Deletes the recorded panics of a pod: the request in progress has ended.
@@ -329,7 +329,7 @@ impl Node {
             journal.forget_panics(&of);
             Ok(())
         };
-        if let Err(error) = self.journal.beside(File::Panics, &pod.uid, forget).await {
+        if let Err(error) = self.journal.run_blocking(File::Panics, &pod.uid, forget).await {
             tracing::warn!(%pod, %error, "the count of earlier panics cannot be reset");
         }
     }
@@ -381,7 +381,7 @@ impl Node {
                 facts.uses_host_network = source.uses_host_network();
                 if let Some(log) = source.termination_log() {
                     let file = format!("see {}", log.old.display());
-                    let is_visible = files::beside(&file, move || Ok(log.is_visible())).await;
+                    let is_visible = files::run_blocking(&file, move || Ok(log.is_visible())).await;
                     facts.shares_termination_log = !is_visible.unwrap_or(false);
                 }
             }

@@ -17,9 +17,9 @@ use crate::cri::client::Client;
 use crate::cri::error::Error;
 
 /// Maximum size of a command's output, in bytes: the output is not used.
-const LARGEST_ANSWER: usize = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Maximum number of redirects to follow, as in the kubelet.
-const REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 
 /// A handler in the JSON form of Kubernetes.
 #[derive(Debug, Deserialize)]
@@ -138,13 +138,13 @@ async fn dispatch(
 ) -> Result<(), String> {
     match handler {
         Handler { exec: Some(exec), .. } => {
-            let answered = client.exec_bounded(place.id, exec.command, budget, LARGEST_ANSWER).await;
+            let answered = client.exec_bounded(place.id, exec.command, budget, MAX_ANSWER_BYTES).await;
             match answered {
                 Ok(answer) if answer.exit_code == 0 => Ok(()),
                 Ok(answer) => Err(format!("the command exited with {}", answer.exit_code)),
                 Err(error) if is_too_large(&error) => Err(format!(
                     "the command printed more than {} KiB: its exit code is unknown",
-                    LARGEST_ANSWER >> 10
+                    MAX_ANSWER_BYTES >> 10
                 )),
                 Err(error) => Err(error.to_string()),
             }
@@ -199,14 +199,14 @@ async fn http_get(place: Place<'_>, get: &HttpGet) -> Result<(), String> {
     }
 }
 
-/// The redirect policy of the kubelet: redirects to the same host are followed, up to [`REDIRECTS`]; a redirect to
+/// The redirect policy of the kubelet: redirects to the same host are followed, up to [`MAX_REDIRECTS`]; a redirect to
 /// another host is the final answer.
 fn same_host() -> Policy {
     Policy::custom(|attempt| {
         let same = attempt.previous().first().is_some_and(|first| first.host() == attempt.url().host());
         match attempt.previous().len() {
             _ if !same => attempt.stop(),
-            REDIRECTS.. => attempt.error("too many redirects"),
+            MAX_REDIRECTS.. => attempt.error("too many redirects"),
             _ => attempt.follow(),
         }
     })

@@ -63,7 +63,7 @@ impl Pulls {
         Self { from_each, in_all, registries: Arc::default(), requested: Arc::default() }
     }
 
-    /// The number of pulls in progress.
+    /// The number of pulls of operations in progress. A prefetch holds no permit and does not count.
     pub fn open(&self) -> usize {
         self.from_each.saturating_mul(REGISTRIES).saturating_sub(self.in_all.available_permits())
     }

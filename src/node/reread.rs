@@ -63,7 +63,7 @@ impl Reread {
         let why = match timeout(LIMIT, pods.reread(pod)).await {
             Ok(Ok(())) => return Answer::Read,
             Ok(Err(error)) if error.class() == Class::Gone => return Answer::Gone,
-            Ok(Err(error)) if !error.class().is_away() => return Answer::Never,
+            Ok(Err(error)) if !error.class().is_unavailable() => return Answer::Never,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the API server did not answer within {} s", LIMIT.as_secs()),
         };

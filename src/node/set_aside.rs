@@ -18,14 +18,14 @@ use crate::process::clock;
 use crate::process::log::chain;
 
 /// How many panics in one operation may end the process.
-const MOST_PANICS: usize = 2;
+const MAX_PANICS: usize = 2;
 
 impl Node {
     /// Whether the work on the request `id` has ended the process too often.
     pub(super) async fn panics_too_often(&self, pod: &PodRef, id: &str) -> Result<bool, JournalError> {
         let (of, id) = (pod.clone(), id.to_owned());
         let count = move |journal: &Journal| Ok(journal.panics(&of, &id));
-        Ok(self.journal.beside(File::Panics, &pod.uid, count).await? >= MOST_PANICS)
+        Ok(self.journal.run_blocking(File::Panics, &pod.uid, count).await? >= MAX_PANICS)
     }
 
     /// Sets aside the open operation in which the process has panicked.
@@ -39,7 +39,7 @@ impl Node {
             let id = entry.last.as_ref().map(|last| last.id.clone()).unwrap_or_default();
             return Box::pin(self.set_request_aside(entry, &id, control, observer)).await;
         };
-        let failure = Failure::SetAside { panics: MOST_PANICS };
+        let failure = Failure::SetAside { panics: MAX_PANICS };
         let touched = operation.touched();
         let outcome = match operation.rollback_cause.clone() {
             Some(first) => Outcome::Failed { failure: first, then: Some(failure), touched: true },
@@ -58,7 +58,7 @@ impl Node {
         control: &ControlHandle,
         observer: &Observer,
     ) -> Status {
-        let failure = Failure::SetAside { panics: MOST_PANICS };
+        let failure = Failure::SetAside { panics: MAX_PANICS };
         let status = report::not_begun(id, Phase::Failed, failure.reason(), &failure, clock::now());
         self.end_aside(entry, status, control, observer).await
     }

@@ -61,7 +61,7 @@ pub(super) async fn probed(node: &Node, operation: &Operation, snapshot: &Snapsh
             Some(Code::OutOfRange | Code::ResourceExhausted) => {
                 Err(format!("the command printed more than {} KiB", LARGEST >> 10))
             }
-            _ if error.class.is_away() => return None,
+            _ if error.class.is_unavailable() => return None,
             _ => {
                 tracing::debug!(pod = %operation.pod, class = ?error.class, "the readiness probe cannot be run");
                 Err("the runtime could not run the command".to_owned())
@@ -87,13 +87,13 @@ impl EffectExecutor {
         if let Some(log) = source.termination_log() {
             // The message of the standby must not become that of its container.
             let (file, of) = (log.old.display().to_string(), log.clone());
-            if let Ok(Some(fresh)) = files::beside(&file, move || of.make_fresh(!attempt)).await {
+            if let Ok(Some(fresh)) = files::run_blocking(&file, move || of.make_fresh(!attempt)).await {
                 log.replace_by(&fresh, &mut config);
             }
         }
         let id = self.create(client, config).await?;
         let Err(error) = client.start(&id).await else { return Ok(EffectOutput::Nothing) };
-        if !error.class.is_away() {
+        if !error.class.is_unavailable() {
             crate::node::fence::remove(client, &id).await?;
         }
         Err(error.into())

@@ -153,7 +153,7 @@ pub async fn remove_gone(client: &Client, journal: &Journal) -> Result<(), Error
             continue;
         }
         let of = pod.clone();
-        match journal.beside(File::Entry, &pod.uid, move |journal| journal.forget(&of)).await {
+        match journal.run_blocking(File::Entry, &pod.uid, move |journal| journal.forget(&of)).await {
             Ok(()) => tracing::debug!(%pod, "removed the journal of a deleted pod"),
             Err(error) => tracing::warn!(%pod, %error, "the journal of a deleted pod cannot be removed"),
         }
@@ -163,7 +163,7 @@ pub async fn remove_gone(client: &Client, journal: &Journal) -> Result<(), Error
 
 async fn hold(journal: &Journal, pod: &PodRef) -> Result<PodLock, JournalError> {
     let of = pod.clone();
-    journal.beside(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
+    journal.run_blocking(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
 }
 
 /// True for a fence, and for a container that an operation created and that was not started.
@@ -176,7 +176,7 @@ fn is_ours(labels: &HashMap<String, String>, state: ContainerState) -> bool {
 /// Whether no operation manages the pod, whose journal must be locked. An open operation manages all containers of
 /// its pod itself; from a file that cannot be read, no operation can begin or resume.
 async fn has_no_operation(journal: &Journal, pod: &PodRef) -> bool {
-    match journal.load_beside(pod).await {
+    match journal.load_async(pod).await {
         Ok(entry) => entry.open.is_none(),
         Err(error) => matches!(error, JournalError::Damaged { .. } | JournalError::Version { .. }),
     }
@@ -196,7 +196,7 @@ async fn is_still_ours(client: &Client, pod: &PodRef, id: &str) -> Result<bool, 
 async fn read(client: &Client, pod: &PodRef, id: &str) -> Result<Option<ContainerStatus>, Error> {
     match client.container(id, false).await {
         Ok(answer) => Ok(answer.and_then(|answer| answer.status)),
-        Err(error) if error.class == Class::Unreached => Err(error),
+        Err(error) if error.class == Class::NotSent => Err(error),
         Err(error) => {
             tracing::warn!(%pod, id, %error, "the status of a container cannot be read now: the sweep skips it");
             Ok(None)

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::status::Step;
 use crate::api::{annotation, request};
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, GateAction, Verb};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
@@ -26,7 +26,7 @@ const NOTICE: SignedDuration = SignedDuration::from_secs(5);
 /// The interval between two checks of the `EndpointSlice`s.
 const LISTEN_AGAIN: SignedDuration = SignedDuration::from_millis(250);
 /// The maximum number of `EndpointSlice`s that a message names.
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 /// The interval between two observations.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(50);
 
@@ -130,8 +130,8 @@ fn sends(serving: Option<&[String]>) -> String {
                 to list and watch endpointslices"
             .to_owned();
     };
-    let more = if serving.len() > NAMED { " and more" } else { "" };
-    let names = serving[..serving.len().min(NAMED)].join(", ");
+    let more = if serving.len() > MAX_NAMED { " and more" } else { "" };
+    let names = serving[..serving.len().min(MAX_NAMED)].join(", ");
     format!(
         "EndpointSlice {names}{more} still sends it traffic (a Service with publishNotReadyAddresses always \
          does; a slice that another client manages does until that client changes it)"

@@ -154,7 +154,7 @@ impl GateAction {
     /// The status, reason and message of the gate's condition.
     pub fn condition(self) -> (bool, &'static str, &'static str) {
         match self {
-            Self::Drain => (false, annotation::GATE_DRAIN, "an in-place operation is under way"),
+            Self::Drain => (false, annotation::GATE_DRAIN, "an in-place operation is in progress"),
             Self::Open => (true, annotation::GATE_READY, ""),
             Self::Failed => (false, annotation::GATE_FAILED, "see the annotation inplace.dev/status"),
         }

@@ -5,7 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::operation::answer::Next;
+use crate::operation::decision::Next;
 use crate::operation::drain::settle;
 use crate::operation::effect::{Effect, Leftover, remove};
 use crate::operation::fence::unfence;

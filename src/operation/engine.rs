@@ -20,7 +20,7 @@ use crate::operation::snapshot::{
 use crate::operation::spec_hash;
 
 /// The longest time that a kubelet delays a container after it ended (the cap of its back-off).
-pub(super) const LONGEST_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
+pub(super) const MAX_BACK_OFF: SignedDuration = SignedDuration::from_secs(300);
 
 /// The engine chosen for one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -324,7 +324,7 @@ fn held_back(facts: &Facts<'_>) -> Option<u64> {
         .iter()
         .filter(|instance| instance.state == State::Exited)
         .filter_map(|instance| instance.finished_at);
-    let free = ends.max()?.checked_add(LONGEST_BACK_OFF).ok()?;
+    let free = ends.max()?.checked_add(MAX_BACK_OFF).ok()?;
     (facts.now < free).then(|| free.duration_since(facts.now).as_secs().unsigned_abs() + 1)
 }
 

@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::standby;
@@ -15,7 +15,7 @@ pub(super) const STAYS_AFTER_START: SignedDuration = SignedDuration::from_millis
 /// The maximum time that the fence stays after the start when an API server reports whether the kubelet has observed
 /// the new instance running. A kubelet that queries a registry before each start (imagePullPolicy Always) requests
 /// the reserved name only after the registry has responded.
-const STAYS_AT_MOST: SignedDuration = SignedDuration::from_secs(30);
+const MAX_STAY: SignedDuration = SignedDuration::from_secs(30);
 /// The interval between two observations while another program is expected to act.
 pub(super) const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 
@@ -93,7 +93,7 @@ fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
         running.iter().find(|instance| operation.made(instance) && !is_reported(snapshot, instance))?;
     let since = unseen.started_at.filter(|since| *since <= now)?;
     let on = format!("waiting for the kubelet to observe {}", target.name);
-    (now < later(since, STAYS_AT_MOST)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
+    (now < later(since, MAX_STAY)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
 }
 
 /// The same for a kubelet that acts immediately.

@@ -285,7 +285,7 @@ impl Bench {
                     Answer::Obey => Ok(self.happen(&effect)),
                     Answer::Lost => {
                         self.happen(&effect);
-                        Err(effect_error(Class::Away))
+                        Err(effect_error(Class::Unavailable))
                     }
                     Answer::No(class) => Err(effect_error(class)),
                 };

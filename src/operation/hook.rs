@@ -10,7 +10,7 @@ use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, MetricResult};
 use crate::api::hook_template::{HookTemplateSpec, Metric, Policy, Provider};
 use crate::api::request::fingerprint;
 use crate::api::status::Step;
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
 use crate::operation::state::{Operation, later};

@@ -38,10 +38,10 @@ impl Operation {
             (Class::Final | Class::Credentials, _)
             | (Class::Gone, Verb::Respec | Verb::Gate)
             | (Class::Refused | Class::Gone, Verb::Standby) => 1,
-            (Class::Away | Class::Unreached, Verb::Remove) => 10,
-            // Away: the effect may have happened, so observe until the deadline. A taken name on create is handled
+            (Class::Unavailable | Class::NotSent, Verb::Remove) => 10,
+            // Unavailable: the effect may have happened, so observe until the deadline. A taken name on create is handled
             // the same way: another program is creating the container.
-            (Class::Away | Class::Unreached, _) | (Class::NameTaken, Verb::Create) => return None,
+            (Class::Unavailable | Class::NotSent, _) | (Class::NameTaken, Verb::Create) => return None,
             // A fence whose response was lost may still be in creation: its name is taken before a snapshot shows it.
             // And an API server that has just started gets some seconds to load its authorization rules.
             (Class::NameTaken, Verb::Fence | Verb::Standby) | (Class::Denied, _) => 8,

@@ -6,8 +6,7 @@
 //! Pure: no async, no clock, no I/O. Observations come in as a [`snapshot::Snapshot`] and the time as an argument.
 //! Everything that must be done goes out as an [`effect::Effect`].
 
-mod answer;
-mod back;
+mod decision;
 mod drain;
 pub mod effect;
 pub mod end;
@@ -18,7 +17,6 @@ mod fixtures;
 pub mod hook;
 pub mod last_failure;
 pub mod memory;
-mod moved;
 pub mod next;
 pub mod note;
 pub mod outcome;
@@ -29,6 +27,8 @@ mod probe;
 pub mod replace;
 pub mod report;
 mod respec;
+mod rollback;
+mod sandbox_lost;
 pub mod snapshot;
 pub mod spec_hash;
 pub mod standby;

@@ -7,19 +7,19 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::{Action, Engine, Step};
 use crate::failure::Class;
-use crate::operation::answer::overdue;
-pub use crate::operation::answer::{Next, Waiting};
-use crate::operation::back::back;
+use crate::operation::decision::overdue;
+pub use crate::operation::decision::{Next, Waiting};
 use crate::operation::drain::{close, unconfirmed};
 use crate::operation::effect::{Effect, Verb};
 use crate::operation::end::end;
 use crate::operation::hook::{Moment, Passage, pass};
-use crate::operation::moved::moved;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::probe::stopped_by_kubelet;
 use crate::operation::replace::{Progress, foreign_start, replace, stop_duplicate};
 use crate::operation::respec::overruled;
+use crate::operation::rollback::rollback;
+use crate::operation::sandbox_lost::sandbox_lost;
 use crate::operation::snapshot::{Container, Declared, Owner, PullPolicy, Sandbox, Snapshot, State};
 use crate::operation::standby;
 use crate::operation::state::{Operation, Target, later};
@@ -52,11 +52,11 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
             Next::Note(Note::End(operation.lost("about to be stopped because the pod was force-deleted")))
         }
         Some(sandbox) if sandbox.id != operation.sandbox_id || !sandbox.ready => {
-            moved(operation, sandbox, snapshot, now)
+            sandbox_lost(operation, sandbox, snapshot, now)
         }
         Some(_) => match &operation.rollback_cause {
             None => forward(operation, snapshot, now),
-            Some(failure) => back(operation, failure, snapshot, now),
+            Some(failure) => rollback(operation, failure, snapshot, now),
         },
     };
     delay_retry(operation, next, now)

@@ -11,7 +11,7 @@ use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{Order, Request};
 use crate::api::status::{Action, Engine, Incarnation, Step};
-use crate::operation::engine::{Choice, LONGEST_BACK_OFF};
+use crate::operation::engine::{Choice, MAX_BACK_OFF};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory;
 use crate::operation::port::Port;
@@ -302,7 +302,7 @@ fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) ->
         ));
     }
     if engine == Engine::Stop {
-        let longest = LONGEST_BACK_OFF.as_secs();
+        let longest = MAX_BACK_OFF.as_secs();
         warnings.push(format!(
             "{name}: its kubelet treats the stop as a crash and waits about 1 s the first time, 10 s to \
              {longest} s if it was restarted within 10 minutes"

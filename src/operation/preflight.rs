@@ -305,7 +305,9 @@ pub enum Refusal {
     )]
     KubeletNamesImages(Box<PodRef>),
     /// The deadline is shorter than stopping and observing the containers may take.
-    #[error("deadlineSeconds {given} is too short: stopping and watching the containers may take {needed} s")]
+    #[error(
+        "deadlineSeconds {given} is too short: stopping and observing the containers may take {needed} s"
+    )]
     DeadlineTooShort {
         /// The deadline in the request, in seconds.
         given: u32,
@@ -366,7 +368,7 @@ pub(super) struct AdmittedTarget {
     pub(super) from: Incarnation,
     pub(super) container: Container,
     pub(super) image: Option<String>,
-    /// Above every attempt number used for this name.
+    /// The attempt number of the new container. It is greater than that of every existing container of this name.
     pub(super) next_attempt: u32,
     pub(super) choice: Choice,
     pub(super) shares_termination_log: bool,

@@ -24,7 +24,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::{Action, Engine};
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
 use crate::operation::fence::{REQUEUE, fence_again, held_shortly, unfence};
 use crate::operation::last_failure::LastFailure;
@@ -32,7 +32,7 @@ use crate::operation::note::{Note, Overtaking};
 use crate::operation::outcome::Failure;
 use crate::operation::respec::{self, respec, stop_and_wait};
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Replacement, Target, is_over, later};
+use crate::operation::state::{MIN_STOP_SECONDS, Operation, Replacement, Target, is_over, later};
 
 /// How long a created container of another program may wait for that program to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
@@ -41,9 +41,9 @@ const CREATION: SignedDuration = SignedDuration::from_secs(3);
 /// How long to wait, after its start, for a container whose state the runtime cannot report.
 const UNCLEAR: SignedDuration = SignedDuration::from_secs(5);
 /// How many refused starts are accepted where no other program starts the container.
-const STARTS: u32 = 3;
+const MAX_STARTS: u32 = 3;
 /// How often, after the deadline, a runtime that does not respond is asked to stop one of two container instances.
-const LATE_STOPS: u32 = 10;
+const MAX_LATE_STOPS: u32 = 10;
 /// The pause before the next start is requested from a runtime that lost the previous one.
 const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 /// The progress of a replacement.
@@ -207,7 +207,7 @@ pub(super) fn stop<'a>(
     }
     let spent =
         replacement.pre_stop_at.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
-    let timeout_seconds = target.grace_seconds.saturating_sub(spent).max(LEAST_STOP_SECONDS);
+    let timeout_seconds = target.grace_seconds.saturating_sub(spent).max(MIN_STOP_SECONDS);
     do_(Effect::Stop { container, id, timeout_seconds })
 }
 
@@ -370,14 +370,14 @@ pub(super) fn stop_duplicate(
     // If the instance still runs after repeated stops, a person has to resolve it.
     let tries = operation.last_failure.as_ref().filter(|last_failure| last_failure.verb == Verb::Stop);
     let is_overdue = now >= operation.deadline_at;
-    if is_overdue && tries.is_some_and(|last_failure| last_failure.count >= LATE_STOPS)
+    if is_overdue && tries.is_some_and(|last_failure| last_failure.count >= MAX_LATE_STOPS)
         || operation.given_up(Verb::Stop, &target.name).is_some()
     {
         return None;
     }
     let (container, id) = (target.name.clone(), ours.id.clone());
     let grace_seconds = if is_overdue { 0 } else { target.grace_seconds };
-    let timeout_seconds = grace_seconds.max(LEAST_STOP_SECONDS);
+    let timeout_seconds = grace_seconds.max(MIN_STOP_SECONDS);
     Some(Next::Do(Effect::Stop { container, id, timeout_seconds }))
 }
 
@@ -385,7 +385,7 @@ pub(super) fn stop_duplicate(
 /// its way forward rolls back instead.
 fn may_be_started_again(operation: &Operation, target: &Target) -> bool {
     let has_run = target.action == Action::Restart || operation.rollback_cause.is_some();
-    operation.unsupervised && has_run && target.replacement().refused_starts < STARTS
+    operation.unsupervised && has_run && target.replacement().refused_starts < MAX_STARTS
 }
 
 /// Continues with the attempt after `instance`, which ended before it started.
@@ -416,7 +416,7 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
     if let Some(last_failure) = operation.last_failure.as_ref().filter(ours) {
         // A refusal ends the instance that it is for. If the start was requested more than once, the earlier start
         // was lost, and the later one found what it had left.
-        let refused = !last_failure.effect_error.class.is_away() && last_failure.count == 1;
+        let refused = !last_failure.effect_error.class.is_unavailable() && last_failure.count == 1;
         if refused && !may_be_started_again(operation, target) {
             return None;
         }
@@ -439,7 +439,7 @@ const LOST_EXIT_CODE: i32 = 255;
 fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> Option<Next> {
     let lost = |last_failure: &LastFailure| {
         let is_start = last_failure.verb == Verb::Start && last_failure.container == target.name;
-        is_start && last_failure.effect_error.class.is_away()
+        is_start && last_failure.effect_error.class.is_unavailable()
     };
     let is_lost = instance.exit_code == LOST_EXIT_CODE || operation.last_failure.as_ref().is_some_and(lost);
     // The image of a restart has run before, whatever the exit code is.

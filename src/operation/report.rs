@@ -89,13 +89,13 @@ fn message(operation: &Operation) -> String {
             }
             None => match operation.hook_progress() {
                 Some(hook) => format!("waiting for {hook}"),
-                None => format!("{} is under way", operation.step),
+                None => format!("{} is in progress", operation.step),
             },
         },
         Some(Outcome::Succeeded) => join(operation.targets.iter().map(succeeded)),
         Some(Outcome::RolledBack(failure)) => {
             let back = operation.targets.iter().filter(|target| target.touched).map(returned);
-            format!("{}: {failure}", join(back))
+            format!("{}. Cause: {failure}", join(back))
         }
         Some(Outcome::Refused(failure)) => format!("{failure}. Nothing was touched"),
         Some(Outcome::Failed { failure, then: None, touched: false }) => {
@@ -199,15 +199,15 @@ mod tests {
                 no_new,
                 Phase::RolledBack,
                 "CreateFailed",
-                "app is back on repo/app:v1: down 30 ms, attempt 2 -> 3: the new app could not be created: the runtime \
-                 said so",
+                "app is back on repo/app:v1: down 30 ms, attempt 2 -> 3. Cause: the new app could not be created: the \
+                 runtime said so",
             ),
             (
                 SWAP,
                 no_stop,
                 Phase::RolledBack,
                 "StopFailed",
-                "app was not replaced and keeps repo/app:v1: app did not stop: the runtime said so",
+                "app was not replaced and keeps repo/app:v1. Cause: app did not stop: the runtime said so",
             ),
             (
                 SWAP,
@@ -250,10 +250,10 @@ mod tests {
     fn an_open_operation_reports_its_step_and_its_last_failure() {
         let mut bench = Bench::new("restart app", pod(Owner::Nobody));
         let open = status(&bench.operation);
-        assert_eq!((open.phase, open.message.as_str()), (Phase::Running, "Swap is under way"));
+        assert_eq!((open.phase, open.message.as_str()), (Phase::Running, "Swap is in progress"));
         assert_eq!(open.containers[0].to, None);
         while bench.operation.last_failure.is_none() {
-            bench.step(&mut |_, _| Answer::No(Class::Away));
+            bench.step(&mut |_, _| Answer::No(Class::Unavailable));
         }
         assert_eq!(status(&bench.operation).message, "Swap: retrying: the runtime said so");
     }

@@ -9,7 +9,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
 use crate::operation::engine::SpecChange;
 use crate::operation::note::{Note, Overtaking};

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::request::{ContainerRequest, Order, Request};
 use crate::api::status::Step;
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
 use crate::operation::end::CLEANING;
 use crate::operation::next::leaves;
@@ -30,7 +30,7 @@ use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::port::{Listeners, Port};
 use crate::operation::snapshot::{Container, ExecProbe, Probed, Snapshot, State};
-use crate::operation::state::{LEAST_STOP_SECONDS, Operation, Target, is_over, later};
+use crate::operation::state::{MIN_STOP_SECONDS, Operation, Target, is_over, later};
 use sockets::{counted_again, has_run_for, listens_beside};
 pub use sockets::{counts_sockets, relevant};
 pub(super) use sockets::{listens, needs_fence};
@@ -454,7 +454,7 @@ fn stop(operation: &Operation, target: &Target, container: &Container, now: Time
     let is_own = operation.made(container);
     let begun = target.standby.as_ref().and_then(|standby| standby.stopped_at).filter(|_| is_own);
     let spent = begun.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
-    let grace_seconds = container.grace.as_secs().saturating_sub(spent).max(LEAST_STOP_SECONDS);
+    let grace_seconds = container.grace.as_secs().saturating_sub(spent).max(MIN_STOP_SECONDS);
     let pre_stop = container.has_pre_stop && begun.is_none();
     let (container, id) = (target.name.clone(), container.id.clone());
     Some(Next::Do(Effect::StopStandby { container, id, grace_seconds, pre_stop, is_own }))

@@ -30,7 +30,7 @@ const MAX_REMARKS: usize = 8;
 /// the containers' grace periods.
 const RESUME_SPARE: SignedDuration = SignedDuration::from_secs(60);
 /// The part of the grace period that the kubelet reserves for the stop, however long preStop took.
-pub(super) const LEAST_STOP_SECONDS: u64 = 2;
+pub(super) const MIN_STOP_SECONDS: u64 = 2;
 /// The time that a rollback needs in addition to stopping: rehearse, create, start, observe.
 pub(super) const BACK_SPARE_SECONDS: u64 = 10;
 
@@ -456,7 +456,7 @@ impl Operation {
                 let count =
                     self.last_failure.as_ref().filter(again).map_or(0, |last_failure| last_failure.count) + 1;
                 let container = effect.container().to_owned();
-                if effect_error.class != Class::Away
+                if effect_error.class != Class::Unavailable
                     && let Some(target) = self.targets.iter_mut().find(|target| target.name == container)
                 {
                     match effect.verb() {
@@ -575,7 +575,7 @@ impl Operation {
 
 /// The maximum time in seconds to stop containers with these grace periods one after the other.
 pub(super) fn stopping_seconds(graces: impl Iterator<Item = u64>) -> u64 {
-    graces.fold(0, |sum: u64, grace| sum.saturating_add(grace.saturating_add(LEAST_STOP_SECONDS)))
+    graces.fold(0, |sum: u64, grace| sum.saturating_add(grace.saturating_add(MIN_STOP_SECONDS)))
 }
 
 pub(super) fn seconds(seconds: u64) -> SignedDuration {

@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::fence::unfence;
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;

@@ -21,9 +21,9 @@ pub const RENEW: SignedDuration = SignedDuration::from_secs(60);
 /// Interval between reconciles while a pod waits for a budget.
 pub const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 /// Number of entries at which the API server refuses an eviction.
-const MOST: usize = 2000;
+const MAX_DISRUPTED_PODS: usize = 2000;
 /// The largest selector that is used, in bytes.
-const MOST_SELECTOR_BYTES: usize = 16 << 10;
+const MAX_SELECTOR_BYTES: usize = 16 << 10;
 /// Stands for the names of the budgets when they could not be read.
 const UNREADABLE: &str = "(the PodDisruptionBudgets of the namespace cannot be read)";
 
@@ -98,7 +98,7 @@ impl From<Source> for Disruption {
     fn from(source: Source) -> Self {
         let mut status = source.status;
         // More entries than this change nothing: no further claim is made.
-        while status.disrupted_pods.len() > MOST {
+        while status.disrupted_pods.len() > MAX_DISRUPTED_PODS {
             status.disrupted_pods.pop_last();
         }
         Self {
@@ -123,7 +123,7 @@ impl Selected {
         if bytes == 0 && expressions().next().is_none() {
             return Self::Empty;
         }
-        let matcher = Some(selector).filter(|_| bytes <= MOST_SELECTOR_BYTES).and_then(Matcher::of);
+        let matcher = Some(selector).filter(|_| bytes <= MAX_SELECTOR_BYTES).and_then(Matcher::of);
         matcher.map_or(Self::Unreadable, Self::Labels)
     }
 }
@@ -257,7 +257,7 @@ impl Remaining {
         }
         let is_current = status.observed_generation >= budget.metadata.generation;
         let allowed = status.disruptions_allowed.saturating_sub(*taken) > 0;
-        Some(known && is_current && allowed && status.disrupted_pods.len() < MOST)
+        Some(known && is_current && allowed && status.disrupted_pods.len() < MAX_DISRUPTED_PODS)
     }
 }
 

@@ -53,8 +53,8 @@ impl Stage {
         matches!(self, Self::Ordered | Self::Recalled)
     }
 
-    /// True when a task at this stage needs its request no more, so that no agent accepts it later. An `answered`
-    /// request has the agent's last word.
+    /// True when a task at this stage needs its request no more: it is withdrawn, so that no agent accepts it later. No agent
+    /// accepts an `answered` request again: its status is terminal.
     pub fn withdraws(self, answered: bool) -> bool {
         match self {
             Self::Ordered | Self::Done => false,

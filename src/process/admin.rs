@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Maximum number of concurrent connections: a few probes and scrapes.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// Maximum duration of a connection, from its beginning to the end of its answer.
-const LONGEST: Duration = Duration::from_secs(15);
+const MAX_DURATION: Duration = Duration::from_secs(15);
 /// Time that answers in progress get when the process shuts down.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -55,7 +55,7 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
 pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken) -> std::io::Result<()> {
     let mut listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz /readyz /metrics");
-    let (open, permits) = (TaskTracker::new(), Arc::new(Semaphore::new(CONNECTIONS)));
+    let (open, permits) = (TaskTracker::new(), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
     loop {
         tokio::select! {
             // axum's `accept` pauses for a moment when no file descriptor is available.
@@ -65,7 +65,7 @@ pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken)
                 let router = router.clone();
                 open.spawn(async move {
                     let _permit = permit;
-                    let _ = timeout(LONGEST, answer(stream, router)).await;
+                    let _ = timeout(MAX_DURATION, answer(stream, router)).await;
                 });
             }
             () = stop.cancelled() => break,
@@ -115,7 +115,7 @@ mod tests {
         let serving =
             tokio::spawn(serve(address, router(ready, Arc::new(Registry::default())), stop.clone()));
         let mut held = Vec::new();
-        while held.len() < CONNECTIONS {
+        while held.len() < MAX_CONNECTIONS {
             if let Ok(stream) = TcpStream::connect(address).await {
                 held.push(stream);
             } else {

@@ -57,7 +57,7 @@ fn pass(name: &str) {
 #[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]
 fn break_at(name: &str) {
     if std::env::var("INPLACE_FAULT_PANIC").is_ok_and(|at| at == name) {
-        std::panic::panic_any("planted");
+        std::panic::panic_any("injected by INPLACE_FAULT_PANIC");
     }
 }
 

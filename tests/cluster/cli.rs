@@ -159,7 +159,7 @@ fn the_wait_is_for_its_own_id_behind_another_one() {
     let reported = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{reported}");
     assert!(
-        reported.contains("before is under way (Running, Swap): the new request waits until it has ended"),
+        reported.contains("before is in progress (Running, Swap): the new request waits until it has ended"),
         "{reported}"
     );
 }
@@ -273,11 +273,11 @@ fn a_slip_in_one_name_changes_no_pod() {
 #[test]
 fn status_lists_and_follows() {
     let (pod, other) = (Fixture::set("watched"), Fixture::set("unasked"));
-    answer(&pod, "one", "Running", "Pull", "Pull is under way");
+    answer(&pod, "one", "Running", "Pull", "Pull is in progress");
     let mut child = begin(&["status", &pod.name, "--watch"]);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.next().unwrap().starts_with("POD"));
-    assert!(lines.next().unwrap().contains("Pull is under way"));
+    assert!(lines.next().unwrap().contains("Pull is in progress"));
     answer(&pod, "one", "Succeeded", "Verify", "done");
     let last = lines.find(|line| line.contains("Succeeded")).unwrap();
     assert!(last.contains("one") && last.ends_with("done"), "{last}");

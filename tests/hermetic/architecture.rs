@@ -9,9 +9,9 @@ use std::path::Path;
 use crate::sources::{code, files, product, sources, without_tests};
 
 /// A longer source must be split.
-const LONGEST_SOURCE: usize = 600;
+const MAX_SOURCE_LINES: usize = 600;
 /// A longer file of tests must be split.
-const LONGEST_TEST: usize = 500;
+const MAX_TEST_LINES: usize = 500;
 
 #[test]
 fn every_import_is_allowed_by_the_map() {
@@ -60,7 +60,7 @@ fn contract_and_decisions_are_pure() {
 
 #[test]
 fn every_file_says_what_it_is_and_is_short_enough_to_read() {
-    for (folder, longest) in [("src", LONGEST_SOURCE), ("tests", LONGEST_TEST)] {
+    for (folder, longest) in [("src", MAX_SOURCE_LINES), ("tests", MAX_TEST_LINES)] {
         for (path, text) in files(folder, &["rs"]) {
             assert!(text.starts_with("//!"), "{} does not begin with //!", path.display());
             let lines = text.lines().count();
@@ -131,7 +131,7 @@ const OLD_WORDS: [&str; 38] = [
 ];
 
 /// More of them, which are old words only as whole identifiers.
-const OLD_NAMES: [&str; 19] = [
+const OLD_NAMES: [&str; 24] = [
     "learn",
     "looked",
     "hear",
@@ -151,6 +151,11 @@ const OLD_NAMES: [&str; 19] = [
     "keptpod",
     "keptrollout",
     "keptworkload",
+    "is_away",
+    "unreached",
+    "load_beside",
+    "write_beside",
+    "last_words",
 ];
 
 #[test]

@@ -107,7 +107,7 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
     assert_eq!(code, Some(0), "{err}");
     assert!(
         err.contains(&format!(
-            "ipr/{name} is under way for deployment.apps/web: the new rollout replaces it"
+            "ipr/{name} is in progress for deployment.apps/web: the new rollout replaces it"
         )),
         "{err}"
     );
@@ -186,7 +186,7 @@ async fn a_rollout_is_followed_through_broken_watches_to_its_end() {
     let uid = made(&api)["metadata"]["uid"].as_str().unwrap().to_owned();
     report(&api, &name, &status("Running", 0, &json!([])));
     api.edit("shop", "web-0", |pod| {
-        let answer = json!({"id": uid, "phase": "Running", "step": "Drain", "reason": "", "message": "Drain is under way",
+        let answer = json!({"id": uid, "phase": "Running", "step": "Drain", "reason": "", "message": "Drain is in progress",
             "startedAt": null, "finishedAt": null, "containers": []});
         pod["metadata"]["labels"]["inplace.dev/rollout-uid"] = json!(uid);
         pod["metadata"]["annotations"]["inplace.dev/rollout"] = json!(uid);
@@ -202,7 +202,7 @@ async fn a_rollout_is_followed_through_broken_watches_to_its_end() {
     assert_eq!(code, Some(0), "{err}");
     let far = "2/2 done, 0 busy, 0 failed, median down 61 ms, most 95 ms";
     assert_eq!(out, format!("inplacerollout.inplace.dev/{name}: Succeeded: so it is Succeeded; {far}\n"));
-    assert!(err.contains("pod/web-0: Running: Drain is under way\n"), "{err}");
+    assert!(err.contains("pod/web-0: Running: Drain is in progress\n"), "{err}");
     assert!(err.contains("Running: so it is Running; 0/2 done"), "{err}");
     assert_eq!(err.lines().filter(|line| line.contains("has not observed")).count(), 1, "said once: {err}");
 }

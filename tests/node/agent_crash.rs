@@ -83,7 +83,7 @@ fn an_operation_that_ends_the_agent_each_time_is_set_aside() {
     for _ in 0..2 {
         let mut agent = fixture.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);
         eventually("its end", || agent.has_ended().then_some(()));
-        assert!(agent.log().contains("planted"), "{}", agent.log());
+        assert!(agent.log().contains("injected by INPLACE_FAULT_PANIC"), "{}", agent.log());
         agent.end();
     }
     let agent = fixture.spawn(&[], &[("INPLACE_FAULT_PANIC", "before effect Create")]);

@@ -6,9 +6,9 @@ use inplace::{
     api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement},
     cri::{client::Client, endpoint::Endpoint, identity::Origin},
     hook::{
+        address_policy::{AddressPolicy, Cidr},
         executor::Executor,
         place::{HookPod, Place},
-        reach::{Cidr, Reach},
         settings::Settings,
     },
 };
@@ -37,7 +37,7 @@ pub(crate) fn measure(
             role: "this test".to_owned(),
             runtime: Some(Client::new(&Endpoint::parse(endpoint).unwrap(), None)),
             server: None,
-            reach: Reach::new(Cidr::LOOPBACK.to_vec()),
+            address_policy: AddressPolicy::new(Cidr::LOOPBACK.to_vec()),
             max_at_once: 1,
             exec: true,
         });

@@ -253,13 +253,13 @@ impl Shared {
                 }
                 // An event that the API server rejects, for example for lack of permission, is dropped: it is not
                 // worth a retry.
-                Err(error) if matches!(next, Next::Event(_)) && !error.class().is_away() => {
+                Err(error) if matches!(next, Next::Event(_)) && !error.class().is_unavailable() => {
                     tracing::error!(%pod, error = chain(&error), "an event cannot be written");
                     self.done_with(&pod, &next);
                 }
                 Err(error) => {
                     // An unreachable API server is logged once, by the watch of the pods.
-                    if !error.class().is_away() && backoff.is_first() {
+                    if !error.class().is_unavailable() && backoff.is_first() {
                         tracing::error!(%pod, error = chain(&error), "a status cannot be written: retrying");
                     }
                     sleep(backoff.pause()).await;
@@ -298,7 +298,7 @@ impl Shared {
     fn is_gone(&self, pod: &PodRef, error: &Error) -> bool {
         match error.class() {
             Class::Gone => true,
-            class if class.is_away() => false,
+            class if class.is_unavailable() => false,
             _ => self.pods.is_current() && self.pods.get(pod).is_none(),
         }
     }

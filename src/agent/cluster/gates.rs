@@ -131,7 +131,7 @@ impl Gates {
         let (pods, permits, end) = (self.pods.clone(), Arc::clone(&self.permits), self.end.clone());
         let (journal, gate) = (self.journal.clone(), pod.gate().clone());
         tokio::spawn(async move {
-            let ended = match journal.load_beside(&reference).await {
+            let ended = match journal.load_async(&reference).await {
                 Ok(Entry { open: None, owed_gate, .. }) => {
                     match gate::repair(&gate, over, false, owed_gate) {
                         Some(repair) => Ended::Written(write(&pods, &permits, &reference, repair).await),
@@ -168,7 +168,7 @@ impl Gates {
                 *wait = Wait { under_way: false, not_before: Instant::now() + WATCH_DELAY, backoff: BACKOFF }
             }
             Err(error) => {
-                let may_pass = error.class().is_away() || error.class() == Class::Gone;
+                let may_pass = error.class().is_unavailable() || error.class() == Class::Gone;
                 if !may_pass && wait.backoff.is_first() {
                     tracing::error!(
                         %pod,

@@ -36,7 +36,7 @@ impl Writes {
     }
 
     pub(super) fn count(&self, verb: &'static str, failed: Option<Class>) {
-        let result = failed.map_or_else(|| "Ok".to_owned(), |class| format!("{class:?}"));
+        let result = failed.map_or_else(|| "Ok".to_owned(), Class::name);
         self.writes.get_or_create(&Written { verb, result }).inc();
     }
 }

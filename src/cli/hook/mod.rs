@@ -62,10 +62,10 @@ impl Failed {
         match self {
             Self::Refused(_) => Exit::Refused,
             Self::Endpoint(_) => Exit::RuntimeAway,
-            Self::Runtime(error) if error.class == Class::Away => Exit::RuntimeAway,
+            Self::Runtime(error) if error.class == Class::Unavailable => Exit::RuntimeAway,
             Self::Runtime(_) => Exit::Failed,
             Self::Cluster(error) => match error.class() {
-                Class::Away | Class::Unreached => Exit::ClusterAway,
+                Class::Unavailable | Class::NotSent => Exit::ClusterAway,
                 Class::Gone | Class::Denied | Class::Final => Exit::Refused,
                 Class::NameTaken | Class::Credentials | Class::Refused => Exit::Failed,
             },

@@ -8,16 +8,13 @@ use serde_json::Value;
 
 use crate::api::hook_template::Argument;
 use crate::api::in_place_rollout::{
-    InPlaceRollout, InPlaceRolloutSpec, PodTerms, RolloutContainer, RolloutPreHook, RolloutTarget,
+    InPlaceRollout, InPlaceRolloutSpec, PodTerms, RolloutContainer, RolloutPreHook, RolloutTarget, first,
 };
 use crate::api::request::{ContainerRequest, HookRef, Request};
-use crate::api::workload::{WorkloadHook, quarter};
-use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags, Share};
+use crate::api::workload::{WorkloadHook, nothing, quarter, yes};
+use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags, Share, TTL};
 use crate::cli::in_place_rollout::names::WorkloadName;
 use crate::cli::span::Seconds;
-
-/// Default `ttl` of a rollout that a command creates: how long it stays after it has ended.
-const TTL: Seconds = Seconds(86_400);
 
 /// The pods that a rollout selects. `Display` is for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +65,7 @@ impl Whose {
 
 /// Builds the rollout that applies `request` to the pods of `whose`.
 pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &RolloutFlags) -> InPlaceRollout {
-    let first = match whose {
+    let prefix = match whose {
         Whose::Workload(name) => name.name.as_str(),
         Whose::Labels(_) => "pods",
     };
@@ -84,18 +81,18 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
         target: whose.target(),
         containers: containers.collect(),
         max_unavailable: share(&flags.max_unavailable, quarter()),
-        partition: share(&flags.partition, IntOrString::Int(0)),
+        partition: share(&flags.partition, nothing()),
         priority: Vec::new(),
         paused: flags.paused,
-        failure_threshold: share(&flags.failure_threshold, IntOrString::Int(1)),
-        prefetch: true,
+        failure_threshold: share(&flags.failure_threshold, first()),
+        prefetch: yes(),
         allow_template_drift: flags.allow_template_drift,
         deadline_seconds: flags.rollout_deadline.map(|Seconds(seconds)| whole(seconds)),
         progress_deadline_seconds: flags.progress_deadline.map(|Seconds(seconds)| whole(seconds)),
         ttl_seconds_after_finished: ttl.map(|Seconds(seconds)| whole(seconds)),
         pod: terms(request),
     };
-    let metadata = ObjectMeta { generate_name: Some(format!("{first}-{verb}-")), ..ObjectMeta::default() };
+    let metadata = ObjectMeta { generate_name: Some(format!("{prefix}-{verb}-")), ..ObjectMeta::default() };
     InPlaceRollout { metadata, spec, status: None }
 }
 

@@ -1,12 +1,19 @@
 //! The flags of `restart` and `swap` that apply to workloads and not to single pods. Pure.
 
+use std::fmt;
 use std::str::FromStr;
 
 use clap::Args;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::api::in_place_rollout::first;
+use crate::api::workload::{nothing, quarter};
+use crate::cli::flag_help::with_default;
 use crate::cli::span::Seconds;
 use crate::podtask::amount::Amount;
+
+/// Default `--ttl` of a rollout that a command creates: how long it stays after it has ended.
+pub(super) const TTL: Seconds = Seconds(86_400);
 
 /// The flags about the rollout over the pods of a workload.
 #[derive(Clone, Debug, Default, Args)]
@@ -15,14 +22,14 @@ pub(in crate::cli) struct RolloutFlags {
     /// All pods with these labels, whatever their owner, instead of the pods of a workload: KEY=VALUE[,KEY=VALUE]
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "id")]
     pub(in crate::cli) selector: Option<Labels>,
-    /// How many pods may be unavailable at the same time: a number or a percentage [default: 25%]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", help = with_default(
+        "How many pods may be unavailable at the same time: a number or a percentage", Share(quarter())))]
     pub(super) max_unavailable: Option<Share>,
-    /// How many pods are not changed: a number or a percentage [default: 0]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", help = with_default(
+        "How many pods are not changed: a number or a percentage", Share(nothing())))]
     pub(super) partition: Option<Share>,
-    /// Start no further pods after this many failures: a number or a percentage [default: 1]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", help = with_default(
+        "Start no further pods after this many failures: a number or a percentage", Share(first())))]
     pub(super) failure_threshold: Option<Share>,
     /// Time until the whole rollout must have ended [default: no limit; --deadline applies to each pod]
     #[arg(long, value_name = "TIME")]
@@ -31,8 +38,8 @@ pub(in crate::cli) struct RolloutFlags {
     /// it is paused does not count]
     #[arg(long, value_name = "TIME")]
     pub(super) progress_deadline: Option<Seconds>,
-    /// Time after the end until the rollout is deleted; or `never` to keep it [default: 24h]
-    #[arg(long, value_name = "TIME|never")]
+    #[arg(long, value_name = "TIME|never", help = with_default(
+        "Time after the end until the rollout is deleted; or `never` to keep it", TTL))]
     pub(super) ttl: Option<Ttl>,
     /// Start no pod before `inplace rollout resume`
     #[arg(long)]
@@ -82,6 +89,15 @@ impl FromStr for Share {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Amount::parse(text).map_err(|error| error.to_string())?;
         Ok(Self(text.parse().map_or_else(|_| IntOrString::String(text.to_owned()), IntOrString::Int)))
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            IntOrString::Int(number) => number.fmt(f),
+            IntOrString::String(percentage) => percentage.fmt(f),
+        }
     }
 }
 

@@ -57,7 +57,7 @@ pub(in crate::cli) async fn run(
         let ended = open.status.as_ref().is_some_and(|status| status.phase.is_terminal());
         if !ended && whose.is_target_of(&open) {
             let name = open.metadata.name.unwrap_or_default();
-            message(&format!("ipr/{name} is under way for {whose}: the new rollout replaces it"));
+            message(&format!("ipr/{name} is in progress for {whose}: the new rollout replaces it"));
         }
     }
     if order.dry_run {

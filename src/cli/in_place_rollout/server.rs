@@ -19,7 +19,7 @@ use crate::failure::Class;
 use crate::podtask::selector;
 
 /// Number of existing names that the error about a missing workload lists.
-const NAMES: u32 = 20;
+const MAX_NAMES: u32 = 20;
 
 /// The API server and the selected namespace.
 #[derive(Clone)]
@@ -50,7 +50,7 @@ impl RolloutClient {
             answer => return answer,
         };
         // If the user may not list workloads, the error is the plain "not found".
-        let list = ListParams::default().limit(NAMES);
+        let list = ListParams::default().limit(MAX_NAMES);
         let there = bounded(&doing, self.workloads(name).list(&list)).await.map(|list| list.items);
         let there: Vec<_> =
             there.unwrap_or_default().into_iter().filter_map(|found| found.metadata.name).collect();

@@ -25,7 +25,7 @@ use crate::workload::spec::WorkloadSpec;
 use crate::workload::unknown_fields::unknown_fields;
 
 /// How many fields a message names.
-const NAMED: usize = 10;
+const MAX_NAMED: usize = 10;
 
 /// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -301,8 +301,8 @@ fn without_schema(path: &str, value: &Value, schema: &Value, unknown: &mut Vec<S
 }
 
 fn list(names: &[String]) -> String {
-    let more = if names.len() > NAMED { " and more" } else { "" };
-    format!("{}{more}", names[..names.len().min(NAMED)].join(", "))
+    let more = if names.len() > MAX_NAMED { " and more" } else { "" };
+    format!("{}{more}", names[..names.len().min(MAX_NAMED)].join(", "))
 }
 
 #[cfg(test)]

@@ -117,7 +117,7 @@ impl Failed {
             }
             Self::Run(RunError::Runtime(error) | RunError::Container { source: error, .. })
             | Self::Rm(RmError::Runtime(error))
-                if error.class == Class::Away =>
+                if error.class == Class::Unavailable =>
             {
                 Exit::RuntimeAway
             }
@@ -193,7 +193,7 @@ impl NodeCommand {
 }
 
 /// The node for one command. A command pulls one image at a time.
-fn engine(settings: &NodeArgs) -> Result<Node, Failed> {
+fn open_node(settings: &NodeArgs) -> Result<Node, Failed> {
     let client = settings.client(None)?;
     Ok(Node::new(client, &settings.state_dir, 1, settings.image_reserve)?)
 }

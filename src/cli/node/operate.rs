@@ -9,7 +9,7 @@ use crate::api::image::ImageRef;
 use crate::api::request::{ContainerRequest, DEADLINE_SECONDS, OnFailure, Request};
 use crate::api::status::Status;
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName, engine, find, lock};
+use crate::cli::node::{Failed, PodName, find, lock, open_node};
 use crate::cli::output::{self, Format};
 use crate::node;
 use crate::node::drive::ControlHandle;
@@ -124,7 +124,7 @@ async fn carry_out(
 ) -> Result<Status, Failed> {
     request.check().map_err(|error| node::Error::Refused(error.into()))?;
     let _lock = lock(settings)?;
-    let node = engine(settings)?;
+    let node = open_node(settings)?;
     let pod = find(&node, pod).await?;
     let (observer, bar) = output::live(format);
     let control = on_interrupt()?;

@@ -5,7 +5,7 @@ use clap::Args;
 use crate::api::image::ImageRef;
 use crate::api::request::{ContainerRequest, Request};
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName, engine, find};
+use crate::cli::node::{Failed, PodName, find, open_node};
 use crate::cli::output::{self, Format};
 use crate::node::settings::NodeArgs;
 use crate::operation::plan::{Plan, Planned};
@@ -37,7 +37,7 @@ pub(super) async fn run(settings: &NodeArgs, format: Format, args: PlanArgs) -> 
     let mut targets: Vec<_> =
         container.into_iter().map(|name| ContainerRequest { name, image: None }).collect();
     targets.extend(items);
-    let node = engine(settings)?;
+    let node = open_node(settings)?;
     let pod = find(&node, &pod).await?;
     let plan = node.plan(&pod, Request::new("plan".to_owned(), targets)).await?;
     let mut pulls = Vec::new();

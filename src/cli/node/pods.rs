@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::api::manifest::Manifest;
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName, engine, lock};
+use crate::cli::node::{Failed, PodName, lock, open_node};
 use crate::cli::output::{self, Format};
 use crate::cri::convert;
 use crate::node::launch::{self, Dirs, Started};
@@ -86,7 +86,7 @@ pub(super) async fn rm(settings: &NodeArgs, format: Format, args: Rm) -> Result<
     let PodName { namespace, name } = args.pod;
     let dirs = dirs(settings)?;
     let _lock = lock(settings)?;
-    let node = engine(settings)?;
+    let node = open_node(settings)?;
     let pods = convert::find_pod(&node.client, &namespace, &name).await?;
     // A pod is not removed during an operation on it.
     let _held = pods.iter().map(|pod| node.journal.hold(pod)).collect::<Result<Vec<_>, _>>()?;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::api::pod_ref::PodRef;
 use crate::api::status::{ContainerReport, Incarnation, Status, millis};
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName, engine};
+use crate::cli::node::{Failed, PodName, open_node};
 use crate::cli::output::{self, Format, age};
 use crate::cri::convert;
 use crate::cri::identity::{Asked, Origin};
@@ -51,7 +51,7 @@ struct ContainerView {
 }
 
 pub(super) async fn run(settings: &NodeArgs, format: Format, args: &Ps) -> Result<Exit, Failed> {
-    let node = engine(settings)?;
+    let node = open_node(settings)?;
     let mut views = Vec::new();
     for pod in convert::list_pods(&node.client).await? {
         let wanted = |only: &PodName| only.namespace == pod.namespace && only.name == pod.name;

@@ -14,7 +14,7 @@ use crate::cli::pod::server::PodClient;
 use crate::cli::pod::{ClusterArgs, Data, Failed, write};
 
 /// Number of attempts when the pod's metadata changes between the read and the patch.
-const TURNS: u32 = 8;
+const MAX_TRIES: u32 = 8;
 
 /// Arguments of `cancel`.
 #[derive(Debug, Args)]
@@ -84,7 +84,7 @@ pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
 /// Removes the request. Returns its id and what the removal means.
 async fn cancel(server: &PodClient, name: &PodName, only: Option<&str>) -> Result<(String, String), Failed> {
     let mut meta = server.meta(name).await?;
-    for _ in 0..TURNS {
+    for _ in 0..MAX_TRIES {
         let notes = Notes::of(&meta);
         let id = to_cancel(name, &notes, only).map_err(Failed::Refused)?;
         if server.patch(name, write::patch(&meta, None)).await? {

@@ -3,10 +3,11 @@
 use clap::{Args, ValueEnum};
 
 use crate::api::request::{
-    ContainerRequest, Drain, HookRef, InvalidRequest, OnFailure, Order, PreHookPhase, Request,
-    RequestedEngine,
+    ContainerRequest, DEADLINE_SECONDS, Drain, HookRef, InvalidRequest, OnFailure, Order, PreHookPhase,
+    READY_TIMEOUT_SECONDS, Request, RequestedEngine,
 };
 use crate::cli::cluster::Failed;
+use crate::cli::flag_help::{default_value, with_default};
 use crate::cli::named_value::NamedValue;
 use crate::cli::span::Seconds;
 use crate::process::random;
@@ -18,8 +19,8 @@ pub(super) struct RequestFlags {
     /// Take the pod out of traffic and wait this long before the first stop (requires the readiness gate)
     #[arg(long, value_name = "TIME")]
     grace: Option<Seconds>,
-    /// When the pod counts as drained (requires the readiness gate) [default: fixed]
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", help = with_default(
+        "When the pod counts as drained (requires the readiness gate)", default_value::<DrainArg, Drain>()))]
     drain: Option<DrainArg>,
     /// Hook (the name of its HookTemplate) that must pass while the pod still takes traffic
     #[arg(long, value_name = "NAME")]
@@ -39,21 +40,21 @@ pub(super) struct RequestFlags {
     /// Replace each container only once the previous one is Ready
     #[arg(long)]
     each_ready: bool,
-    /// How long the new container may take to become Ready [default: 2m]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", help = with_default(
+        "How long the new container may take to become Ready", Seconds(READY_TIMEOUT_SECONDS)))]
     ready_timeout: Option<Seconds>,
-    /// Time until the request must have ended [default: 10m]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", help = with_default(
+        "Time until the request must have ended", Seconds(DEADLINE_SECONDS)))]
     deadline: Option<Seconds>,
-    /// What happens if a new image does not come up [default: rollback]
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", help = with_default(
+        "What happens if a new image does not come up", default_value::<OnFailureArg, OnFailure>()))]
     on_failure: Option<OnFailureArg>,
-    /// The engine [default: auto]
-    #[arg(long, value_name = "ENGINE")]
+    #[arg(long, value_name = "ENGINE", help = with_default(
+        "The engine", default_value::<EngineArg, RequestedEngine>()))]
     engine: Option<EngineArg>,
-    /// Start a standby before the container is stopped (requires an application of which two can run in one pod)
-    /// [default: stop-first]
-    #[arg(long, value_name = "ORDER")]
+    #[arg(long, value_name = "ORDER", help = with_default(
+        "Start a standby before the container is stopped (requires an application of which two can run in one pod)",
+        default_value::<OrderArg, Order>()))]
     order: Option<OrderArg>,
     /// Idempotency key: an id that has ended on a pod is not run again there [default: generated]
     #[arg(long)]
@@ -71,6 +72,15 @@ enum DrainArg {
     Confirmed,
 }
 
+impl From<DrainArg> for Drain {
+    fn from(arg: DrainArg) -> Self {
+        match arg {
+            DrainArg::Fixed => Self::Fixed,
+            DrainArg::Confirmed => Self::Confirmed,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OnFailureArg {
     /// Roll back to the previous image, once
@@ -79,12 +89,30 @@ enum OnFailureArg {
     Keep,
 }
 
+impl From<OnFailureArg> for OnFailure {
+    fn from(arg: OnFailureArg) -> Self {
+        match arg {
+            OnFailureArg::Rollback => Self::Rollback,
+            OnFailureArg::Keep => Self::Keep,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OrderArg {
     /// Stop the old container, then start the new one
     StopFirst,
     /// Start a standby that serves while the container is replaced: no downtime
     StartFirst,
+}
+
+impl From<OrderArg> for Order {
+    fn from(arg: OrderArg) -> Self {
+        match arg {
+            OrderArg::StopFirst => Self::StopFirst,
+            OrderArg::StartFirst => Self::StartFirst,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -97,6 +125,17 @@ enum EngineArg {
     Respec,
     /// Stop the container and let the kubelet start it
     Stop,
+}
+
+impl From<EngineArg> for RequestedEngine {
+    fn from(arg: EngineArg) -> Self {
+        match arg {
+            EngineArg::Auto => Self::Auto,
+            EngineArg::Recreate => Self::Recreate,
+            EngineArg::Respec => Self::Respec,
+            EngineArg::Stop => Self::Stop,
+        }
+    }
 }
 
 /// Why the flags do not make a valid request.
@@ -157,30 +196,16 @@ impl RequestFlags {
         let or = |given: Option<Seconds>, default: u32| given.map_or(default, |Seconds(seconds)| seconds);
         let request = Request {
             grace_period_seconds: or(grace, default.grace_period_seconds),
-            drain: match drain {
-                None | Some(DrainArg::Fixed) => Drain::Fixed,
-                Some(DrainArg::Confirmed) => Drain::Confirmed,
-            },
+            drain: drain.map_or(default.drain, Into::into),
             pre_hook: hook(pre_hook, PreHookPhase::Start).or(at_handover),
             post_hook: hook(post_hook, PreHookPhase::Start),
             each_ready,
             min_ready_seconds: or(min_ready, default.min_ready_seconds),
             ready_timeout_seconds: or(ready_timeout, default.ready_timeout_seconds),
             deadline_seconds: or(deadline, default.deadline_seconds),
-            on_failure: match on_failure {
-                None | Some(OnFailureArg::Rollback) => OnFailure::Rollback,
-                Some(OnFailureArg::Keep) => OnFailure::Keep,
-            },
-            engine: match engine {
-                None | Some(EngineArg::Auto) => RequestedEngine::Auto,
-                Some(EngineArg::Recreate) => RequestedEngine::Recreate,
-                Some(EngineArg::Respec) => RequestedEngine::Respec,
-                Some(EngineArg::Stop) => RequestedEngine::Stop,
-            },
-            order: match order {
-                None | Some(OrderArg::StopFirst) => Order::StopFirst,
-                Some(OrderArg::StartFirst) => Order::StartFirst,
-            },
+            on_failure: on_failure.map_or(default.on_failure, Into::into),
+            engine: engine.map_or(default.engine, Into::into),
+            order: order.map_or(default.order, Into::into),
             reason: reason.unwrap_or_default(),
             ..default
         };
@@ -205,7 +230,7 @@ fn fresh_id(verb: &str) -> Result<String, Failed> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
     use serde_json::json;
 
     use super::*;
@@ -227,6 +252,35 @@ mod tests {
         assert_eq!(
             request("").unwrap(),
             Request::new("web-1".into(), vec![ContainerRequest { name: "app".into(), image: None }])
+        );
+    }
+
+    #[test]
+    fn the_help_of_a_flag_names_the_default_of_the_request() {
+        let mut named = Vec::new();
+        for arg in Line::command().get_arguments() {
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let (Some(long), Some((_, default))) = (arg.get_long(), help.split_once("[default: ")) else {
+                continue;
+            };
+            if long == "id" {
+                continue;
+            }
+            let default = default.trim_end_matches(']');
+            assert_eq!(request(&format!("--{long} {default}")).unwrap(), request("").unwrap(), "--{long}");
+            named.push(format!("{long} {default}"));
+        }
+        named.sort();
+        assert_eq!(
+            named,
+            [
+                "deadline 10m",
+                "drain fixed",
+                "engine auto",
+                "on-failure rollback",
+                "order stop-first",
+                "ready-timeout 2m"
+            ]
         );
     }
 

@@ -22,7 +22,7 @@ use crate::workload::planned::{Effect, PlannedField, planned};
 use crate::workload::spec::WorkloadSpec;
 
 /// The largest file that is read, in bytes.
-const MOST: u64 = 8 << 20;
+const MAX_BYTES: u64 = 8 << 20;
 
 /// The result for programs.
 #[derive(Serialize)]
@@ -87,9 +87,9 @@ fn label(effect: Effect) -> &'static str {
 
 fn read(file: &Path) -> std::io::Result<String> {
     if file == Path::new("-") {
-        return std::io::read_to_string(std::io::stdin().lock().take(MOST));
+        return std::io::read_to_string(std::io::stdin().lock().take(MAX_BYTES));
     }
-    std::io::read_to_string(std::fs::File::open(file)?.take(MOST))
+    std::io::read_to_string(std::fs::File::open(file)?.take(MAX_BYTES))
 }
 
 /// The planned fields of the change from the stored object to the manifest.

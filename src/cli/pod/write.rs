@@ -18,7 +18,7 @@ use crate::cli::pod::server::PodClient;
 use crate::cluster::patch::{self, ANNOTATIONS, UID, VERSION};
 
 /// Number of attempts when the pod's metadata changes between the read and the patch.
-const TURNS: u32 = 8;
+const MAX_TRIES: u32 = 8;
 
 /// The containers to restart: the named ones, or the only one that exists.
 pub(super) fn restarts(
@@ -74,10 +74,10 @@ pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
     if let Some(other) = notes.under_way().filter(|other| other.id != id) {
         let (then, state) = (progress(other), &other.id);
         return Some(if is_touched(other) {
-            format!("{state} is under way ({then}): the new request waits until it has ended")
+            format!("{state} is in progress ({then}): the new request waits until it has ended")
         } else {
             format!(
-                "{state} is under way ({then}): the new request replaces it if it has not touched anything by \
+                "{state} is in progress ({then}): the new request replaces it if it has not touched anything by \
                  then, and otherwise waits until it has ended"
             )
         });
@@ -96,7 +96,7 @@ pub(super) async fn write(
     let text = serde_json::to_string(request).map_err(|error| Failed::Other(error.to_string()))?;
     let mut meta = meta.clone();
     let mut said = None;
-    for _ in 0..TURNS {
+    for _ in 0..MAX_TRIES {
         let known = about_the_present_one(&Notes::of(&meta), &request.id);
         if known != said {
             if let Some(known) = &known {
@@ -243,7 +243,7 @@ mod tests {
             (
                 Some(written),
                 Some(&touched),
-                Some("old is under way (Running, Swap): the new request waits until it has ended"),
+                Some("old is in progress (Running, Swap): the new request waits until it has ended"),
             ),
             (Some(written), Some(&over), None),
             (Some(written), None, Some("old, which has no status yet, is replaced")),

@@ -15,7 +15,7 @@ use crate::cluster::patch::{self, ANNOTATIONS, VERSION};
 use crate::workload::canary;
 
 /// How often a change that conflicts with that of another client is tried.
-const TRIES: usize = 5;
+const MAX_TRIES: usize = 5;
 
 /// JSON output.
 #[derive(Debug, Serialize)]
@@ -42,7 +42,7 @@ struct Change {
 
 pub(super) async fn run(about: About, paused: bool) -> Result<Exit, Failed> {
     let (server, mut workload) = about.open().await?;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let change = change(&workload, paused);
         let changed = change.paused.is_some() || change.step.is_some();
         if !changed || server.patch(&workload.name, operations(&workload, &change)).await?.is_some() {

@@ -14,7 +14,7 @@ use crate::cli::workload_rollout::workload::Workload;
 use crate::cluster::patch::{self, VERSION};
 
 /// Number of attempts when the workload changes between the read and the patch.
-const TURNS: u32 = 8;
+const MAX_TRIES: u32 = 8;
 
 /// Arguments of `rollout undo`.
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
     let wanted = (to_revision != 0).then_some(to_revision);
     about.no_rollout("revision to roll back to")?;
     let (server, mut workload) = about.open().await?;
-    for _ in 0..TURNS {
+    for _ in 0..MAX_TRIES {
         let past = past::of(&workload.spec.uid, server.revisions().await?);
         let way = way(&past, &workload.spec.template, wanted);
         let (target, changed) = match way {

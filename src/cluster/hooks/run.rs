@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::api::annotation;
-use crate::api::hook_run::{HookPhase, HookRun, HookRunSpec, HookRunStatus, LARGEST_SPEC};
+use crate::api::hook_run::{HookPhase, HookRun, HookRunSpec, HookRunStatus, MAX_SPEC_BYTES};
 use crate::api::hook_template::Argument;
 use crate::api::workload_key;
 
@@ -30,9 +30,9 @@ const ANNOTATIONS: [&str; 5] = [
     workload_key::OLD_TASK,
 ];
 /// The longest cached value in bytes: `node/` and the name of a node; kind, name and uid of an owner.
-const LONGEST_VALUE: usize = 512;
+const MAX_VALUE: usize = 512;
 /// The most owners that are cached. A run that this project creates has one.
-const MOST_OWNERS: usize = 8;
+const MAX_OWNERS: usize = 8;
 
 /// Why a spec or status is not used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +43,7 @@ pub enum Unreadable {
     )]
     Unknown(&'static str),
     /// It is larger than a process may hold.
-    #[error("the spec of the HookRun is larger than {} KiB, it is not run", LARGEST_SPEC >> 10)]
+    #[error("the spec of the HookRun is larger than {} KiB, it is not run", MAX_SPEC_BYTES >> 10)]
     TooLarge,
 }
 
@@ -104,7 +104,7 @@ impl From<Raw> for Run {
             Some(status) => serde_json::from_value(status).map_err(|_| Unreadable::Unknown("status")),
             None => Ok(HookRunStatus::default()),
         };
-        let spec = if spec_bytes > LARGEST_SPEC {
+        let spec = if spec_bytes > MAX_SPEC_BYTES {
             Err(Unreadable::TooLarge)
         } else {
             serde_json::from_value(raw.spec).map_err(|_| Unreadable::Unknown("spec"))
@@ -228,7 +228,7 @@ impl Subject {
     fn of(args: &[Argument]) -> Option<Self> {
         let value = |name: &str| {
             let found = args.iter().find(|arg| arg.name == name)?;
-            found.value.clone().filter(|value| !value.is_empty() && value.len() <= LONGEST_VALUE)
+            found.value.clone().filter(|value| !value.is_empty() && value.len() <= MAX_VALUE)
         };
         Some(Self { namespace: value("PodNamespace"), name: value("PodName")? })
     }
@@ -238,12 +238,10 @@ impl Subject {
 fn outline(metadata: &ObjectMeta) -> ObjectMeta {
     let chosen = |map: &Option<BTreeMap<String, String>>, keys: &[&str]| {
         let trimmed = map.iter().flatten();
-        let trimmed =
-            trimmed.filter(|(key, value)| keys.contains(&key.as_str()) && value.len() <= LONGEST_VALUE);
+        let trimmed = trimmed.filter(|(key, value)| keys.contains(&key.as_str()) && value.len() <= MAX_VALUE);
         Some(trimmed.map(|(key, value)| (key.clone(), value.clone())).collect())
     };
-    let short =
-        |owner: &&OwnerReference| owner.kind.len() + owner.name.len() + owner.uid.len() <= LONGEST_VALUE;
+    let short = |owner: &&OwnerReference| owner.kind.len() + owner.name.len() + owner.uid.len() <= MAX_VALUE;
     let owner = |owner: &OwnerReference| OwnerReference {
         kind: owner.kind.clone(),
         name: owner.name.clone(),
@@ -251,7 +249,7 @@ fn outline(metadata: &ObjectMeta) -> ObjectMeta {
         controller: owner.controller,
         ..OwnerReference::default()
     };
-    let owners = metadata.owner_references.iter().flatten().filter(short).take(MOST_OWNERS).map(owner);
+    let owners = metadata.owner_references.iter().flatten().filter(short).take(MAX_OWNERS).map(owner);
     ObjectMeta {
         name: metadata.name.clone(),
         namespace: metadata.namespace.clone(),
@@ -280,15 +278,15 @@ mod tests {
 
     #[test]
     fn a_spec_that_is_too_large_is_not_run() {
-        assert_eq!(run(LARGEST_SPEC, &json!({})).spec(), Err(&Unreadable::TooLarge));
-        assert!(run(LARGEST_SPEC / 2, &json!({})).spec().unwrap().metrics[0].provider.web.is_some());
+        assert_eq!(run(MAX_SPEC_BYTES, &json!({})).spec(), Err(&Unreadable::TooLarge));
+        assert!(run(MAX_SPEC_BYTES / 2, &json!({})).spec().unwrap().metrics[0].provider.web.is_some());
         // A run that is too large but has ended is not started again.
-        assert!(run(LARGEST_SPEC, &json!({"phase": "Error"})).summary().is_completed());
+        assert!(run(MAX_SPEC_BYTES, &json!({"phase": "Error"})).summary().is_completed());
     }
 
     #[test]
     fn what_is_kept_of_a_run_that_nobody_works_on_is_little_whatever_stands_in_it() {
-        let much = || "x".repeat(LARGEST_SPEC / 4);
+        let much = || "x".repeat(MAX_SPEC_BYTES / 4);
         let many = |key: &str| (0..500).map(|at| (format!("{key}{at}"), json!(much()))).collect::<Value>();
         let mut labels = many("label-");
         labels[annotation::NODE] = json!("a");
@@ -317,7 +315,7 @@ mod tests {
         assert!(trimmed.is_terminated() && trimmed.has_annotations() && !trimmed.is_approved());
         let subject = Subject { namespace: None, name: "web".to_owned() };
         assert_eq!(trimmed.subject(), Some(&subject));
-        assert!(trimmed.bytes() > LARGEST_SPEC && trimmed.bytes() <= object.to_string().len());
+        assert!(trimmed.bytes() > MAX_SPEC_BYTES && trimmed.bytes() <= object.to_string().len());
     }
 
     #[test]

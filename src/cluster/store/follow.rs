@@ -199,7 +199,7 @@ impl<T: Cached> Follower<'_, T> {
             self.failures = 0;
         }
         let Err(error) = how else { return };
-        if !error.class().is_away() || self.failures >= TRUSTED_FAILURES {
+        if !error.class().is_unavailable() || self.failures >= TRUSTED_FAILURES {
             self.version = None;
         }
         // The first failure may be a server that restarts, so only a repeated failure is logged.

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The largest body. An API server accepts no larger request, and stored objects are smaller: a review with both
 /// versions of an object fits.
-const LARGEST: usize = 3 << 20;
+const MAX_BODY_BYTES: usize = 3 << 20;
 /// The bytes of each body that are accepted without a reservation.
 const FIRST: usize = 32 << 10;
 /// Limit for all bodies together, beyond their first bytes.
@@ -92,7 +92,7 @@ impl Memory {
     /// The HTTP status to answer when the body is too large, too slow, or incomplete.
     pub(super) async fn read(&self, from: IpAddr, body: Body) -> Result<Whole, StatusCode> {
         // A body whose announced length is too large is not read at all.
-        if body.size_hint().lower() > LARGEST as u64 {
+        if body.size_hint().lower() > MAX_BODY_BYTES as u64 {
             return Err(StatusCode::PAYLOAD_TOO_LARGE);
         }
         let (place, leave) = self.0.enter(from);
@@ -119,7 +119,7 @@ impl Place {
             let Some(part) = part.map_err(|_| StatusCode::REQUEST_TIMEOUT)? else { return Ok(bytes) };
             let part = part.map_err(|_| StatusCode::BAD_REQUEST)?;
             let size = bytes.len() + part.len();
-            if size > LARGEST {
+            if size > MAX_BODY_BYTES {
                 return Err(StatusCode::PAYLOAD_TOO_LARGE);
             }
             let asked = Instant::now();
@@ -223,7 +223,7 @@ mod tests {
     async fn an_address_has_its_share_and_who_is_slow_makes_room() {
         let memory = Memory::default();
         let crowd: Vec<_> = (0..8).map(|_| memory.0.enter(address(1))).collect();
-        let grows = |place: &Place| memory.0.state().grow(place.number, place.from, LARGEST);
+        let grows = |place: &Place| memory.0.state().grow(place.number, place.from, MAX_BODY_BYTES);
         assert!(crowd.iter().all(|(place, _)| grows(place)));
         let (more, _) = memory.0.enter(address(1));
         assert!(!grows(&more), "an address has more than its share");
@@ -236,7 +236,7 @@ mod tests {
         assert!(!grows(&more) && !grows(&more));
         let left: Vec<_> = crowd.iter().map(|(_, leave)| leave.is_cancelled()).collect();
         assert_eq!(left, [false, true, false, false, false, false, false, false]);
-        let waits = tokio::spawn(async move { more.grow(LARGEST).await });
+        let waits = tokio::spawn(async move { more.grow(MAX_BODY_BYTES).await });
         tokio::task::yield_now().await;
         assert!(!waits.is_finished());
         drop(crowd);
@@ -245,7 +245,7 @@ mod tests {
         // Several addresses hold everything: the one that holds the most has to release some.
         let memory = Memory::default();
         let crowd: Vec<_> = (0..16).map(|at| memory.0.enter(address(if at < 7 { 1 } else { 2 }))).collect();
-        let grows = |place: &Place| memory.0.state().grow(place.number, place.from, LARGEST);
+        let grows = |place: &Place| memory.0.state().grow(place.number, place.from, MAX_BODY_BYTES);
         assert_eq!(crowd.iter().filter(|(place, _)| grows(place)).count(), 15);
         let (other, leave) = memory.0.enter(address(3));
         assert!(grows(&other) && !leave.is_cancelled());

@@ -8,7 +8,7 @@
 //! Must not block anything else in the cluster.
 //!
 //! ```text
-//!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, hook::check
+//!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, rollout::check, hook::check
 //!                   ▲ tls, body,          ├──▶ rights ────▶ SubjectAccessReviews
 //!                   │ connections         ├──▶ guard ─────▶ guard ──▶ HookRuns
 //!                   │                     └──▶ gate
@@ -85,7 +85,7 @@ pub struct WebhookArgs {
     /// User name of the agents at the API server [default: system:serviceaccount:NAMESPACE:inplace-agent]
     #[arg(long, value_name = "USER")]
     pub agent_user: Option<String>,
-    /// The users that the delete guard does not exempt, and the limits of the guard
+    /// The users that the delete guard exempts, and the limits of the guard
     #[command(flatten)]
     pub guard: GuardArgs,
 }
@@ -181,7 +181,7 @@ impl Webhooks {
                 served_certificate,
             },
             handlers,
-            connections: Arc::new(Connections::new(serve::CONNECTIONS)),
+            connections: Arc::new(Connections::new(serve::MAX_CONNECTIONS)),
             client_ca: args.webhook_client_ca.clone(),
         }
     }

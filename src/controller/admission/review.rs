@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::controller::admission::bounded::{self, Unreadable, Weight};
 
 /// Most bytes of a namespace or an object's name, and of a user's name in a message.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME: usize = 253;
 
 /// A request, with the fields that a webhook here uses.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -82,7 +82,7 @@ pub(super) struct UserInfo {
 impl UserInfo {
     /// The user's name, without control characters and limited in length, for messages.
     pub(super) fn printable(&self) -> String {
-        self.username.chars().filter(|char| !char.is_control()).take(LONGEST_NAME).collect()
+        self.username.chars().filter(|char| !char.is_control()).take(MAX_NAME).collect()
     }
 }
 
@@ -261,7 +261,7 @@ pub(super) fn read(body: Bytes) -> Result<Request, Unreadable> {
     let asked = Request { body, ..review.request };
     let is_name = |name: &str| {
         let part = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "-.".contains(char);
-        name.len() <= LONGEST_NAME && !name.starts_with('.') && name.chars().all(part)
+        name.len() <= MAX_NAME && !name.starts_with('.') && name.chars().all(part)
     };
     if is_name(&asked.namespace) && is_name(asked.name()) {
         Ok(asked)

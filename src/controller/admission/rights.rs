@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use crate::api::annotation;
 use crate::api::hook_run::HookRunSpec;
-use crate::api::hook_template::{Function, HookTemplateSpec, Metric};
+use crate::api::hook_template::{Function, HookTemplateSpec, Metric, Provider};
 use crate::api::in_place_rollout::InPlaceRolloutSpec;
 use crate::api::workload_key;
 use crate::cluster::access::{PodAccess, Subject};
@@ -269,12 +269,14 @@ fn is_same<S: DeserializeOwned + PartialEq>(asked: &Request, even: impl Fn(&mut 
 
 fn of_metrics(metrics: &[Metric]) -> BTreeSet<PodAccess> {
     let mut needed = BTreeSet::new();
-    for provider in metrics.iter().map(|metric| &metric.provider) {
-        // Access to a node's network is worth as much as a shell in one of its pods.
-        if provider.exec.is_some() || provider.web.is_some() || provider.prometheus.is_some() {
+    for metric in metrics {
+        // All fields are named: a new provider without a rule here does not compile.
+        let Provider { web, prometheus, kubernetes, exec } = &metric.provider;
+        // A connection from a node requires the same right as a command in a pod of that node.
+        if exec.is_some() || web.is_some() || prometheus.is_some() {
             needed.insert(EXEC);
         }
-        match provider.kubernetes.as_ref().map(|kubernetes| kubernetes.function) {
+        match kubernetes.as_ref().map(|kubernetes| kubernetes.function) {
             Some(Function::Get) => needed.insert(GET),
             Some(Function::Patch) => needed.insert(PATCH),
             None => false,

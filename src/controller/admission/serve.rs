@@ -41,7 +41,7 @@ use crate::controller::admission::tls::Tls;
 use crate::controller::admission::{gate, validate};
 
 /// Connections at the same time, including those in a handshake.
-pub(super) const CONNECTIONS: usize = 512;
+pub(super) const MAX_CONNECTIONS: usize = 512;
 /// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Time limit for the headers of a request, which is also the idle timeout. An API server closes a connection by

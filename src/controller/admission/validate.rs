@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
-use crate::api::hook_run::LARGEST_SPEC;
+use crate::api::hook_run::MAX_SPEC_BYTES;
 use crate::api::hook_template::HookTemplate;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::pod_template::PodTemplate;
@@ -19,7 +19,7 @@ use crate::workload::check::{deployment, stateful_set};
 use crate::workload::unknown_fields::unknown_fields;
 
 /// How many fields the warnings of one review name.
-const MOST_WARNINGS: usize = 10;
+const MAX_WARNINGS: usize = 10;
 
 /// The problems of a request. Objects of other kinds have none.
 pub(super) fn judge(asked: &Request) -> Vec<Problem> {
@@ -46,7 +46,7 @@ pub(super) fn warnings(asked: &Request) -> Vec<String> {
         _ => Vec::new(),
     };
     let warning = |path: &String| format!("unknown field {path}: pods are created without it");
-    unknown.iter().take(MOST_WARNINGS).map(warning).collect()
+    unknown.iter().take(MAX_WARNINGS).map(warning).collect()
 }
 
 /// The unknown fields of a template that is new or changed.
@@ -81,8 +81,8 @@ fn compared<K: DeserializeOwned>(
 
 fn hook(new: &HookTemplate) -> Vec<Problem> {
     // The size first: all further checks take time in proportion to it.
-    if serde_json::to_vec(&new.spec).map_or(usize::MAX, |json| json.len()) > LARGEST_SPEC {
-        return vec![format!("spec: the hook is larger than {} KiB", LARGEST_SPEC >> 10)];
+    if serde_json::to_vec(&new.spec).map_or(usize::MAX, |json| json.len()) > MAX_SPEC_BYTES {
+        return vec![format!("spec: the hook is larger than {} KiB", MAX_SPEC_BYTES >> 10)];
     }
     let problem = match template(&new.spec) {
         Ok(_) => return Vec::new(),

@@ -213,7 +213,7 @@ impl Changes {
         if content == Content::Unknown && asked.elapsed() >= PATIENCE {
             *asked = Instant::now();
             let error = server.unreadable(reference.source, &subject.namespace, &reference.name).await;
-            if let Some(error) = error.filter(|error| !error.class().is_away()) {
+            if let Some(error) = error.filter(|error| !error.class().is_unavailable()) {
                 let grant = match reference.source {
                     Source::ConfigMap => "",
                     Source::Secret => " (apply daemonset/change-secrets to permit it for Secrets)",
@@ -232,7 +232,7 @@ impl Changes {
         tracing::debug!(%subject, error = why, "the restart on change failed: retrying");
         // If the API server is away, its watches report that. If the workload is gone, there is no object to
         // report on.
-        if !error.class().is_away() && !matches!(error.class(), Class::Gone | Class::Refused) {
+        if !error.class().is_unavailable() && !matches!(error.class(), Class::Gone | Class::Refused) {
             self.report(subject, "RestartOnChangeFailed", true, format!("retrying: {why}")).await;
         }
     }

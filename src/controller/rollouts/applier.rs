@@ -95,7 +95,7 @@ impl<'a> Applier<'a> {
             What::Begin(claims) => {
                 self.claims.claim(claims, pod).await?;
                 let done = patch(self.context, self.key, self.pods, write).await;
-                if done.as_ref().is_err_and(|error| error.class() != Class::Away) {
+                if done.as_ref().is_err_and(|error| error.class() != Class::Unavailable) {
                     // The pod's task did not start: nothing may wait for its disruption.
                     self.claims.release(claims, pod).await?;
                 }
@@ -117,7 +117,7 @@ impl<'a> Applier<'a> {
             }
             return;
         };
-        if error.class() == Class::Away {
+        if error.class() == Class::Unavailable {
             self.unconfirmed.extend(write.map(|write| write.pod.clone()));
         }
         if matches!(error.class(), Class::Refused | Class::Gone) {

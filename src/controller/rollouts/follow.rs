@@ -22,7 +22,7 @@ const OLD: Duration = Duration::from_secs(10);
 /// The shorter limit, used while pods exist whose owner was unknown at the last look-up.
 const OLD_WITH_UNKNOWN_OWNERS: Duration = Duration::from_secs(1);
 /// If pods are selected by labels, the templates of at most this many owners are read.
-const MOST_OWNERS: usize = 50;
+const MAX_OWNERS: usize = 50;
 
 /// What is followed for one rollout.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Follows {
             .filter_map(|(_, pod)| pod.owner.clone())
             .map(|owner| (owner.uid.clone(), owner))
             .collect();
-        for owner in owners.values().take(MOST_OWNERS) {
+        for owner in owners.values().take(MAX_OWNERS) {
             templates.extend(self.server.template_of(&rollout.namespace, owner).await?);
         }
         templates.sort_by(|one: &Template, other| one.owner.cmp(&other.owner));

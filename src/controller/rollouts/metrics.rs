@@ -88,7 +88,7 @@ impl Metrics {
     pub(super) fn wrote<T>(&self, object: &'static str, how: &Result<T, &Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),
-            Err(error) => format!("{:?}", error.class()),
+            Err(error) => error.class().name(),
         };
         self.writes.get_or_create(&Written { object, result }).inc();
     }

@@ -29,7 +29,7 @@ use crate::rollout::target::TargetState;
 
 /// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
 /// causes no event.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
+const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Reconciler for Context {
     type Key = Key;
@@ -110,7 +110,7 @@ async fn reconcile_cached(
     let again = if status.phase.is_terminal() {
         again
     } else {
-        Some(again.unwrap_or(LONGEST_INTERVAL).min(LONGEST_INTERVAL))
+        Some(again.unwrap_or(MAX_INTERVAL).min(MAX_INTERVAL))
     };
     Ok(applier.outcome(again))
 }

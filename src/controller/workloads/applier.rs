@@ -480,7 +480,7 @@ impl<'a> Applier<'a> {
 fn not(error: &Error, pod: &VersionedRef) -> Not {
     match error.class() {
         Class::Refused | Class::Gone => Not::Stale,
-        Class::Away => Not::Unknown(pod.clone(), chain(error)),
+        Class::Unavailable => Not::Unknown(pod.clone(), chain(error)),
         _ => Not::Failed(chain(error)),
     }
 }

@@ -100,7 +100,7 @@ impl Metrics {
     pub(super) fn claimed(&self, how: Result<(), &Error>) {
         let result = match how {
             Ok(()) => "Ok".to_owned(),
-            Err(error) => format!("{:?}", error.class()),
+            Err(error) => error.class().name(),
         };
         self.writes.get_or_create(&Written { verb: "patch", result }).inc();
     }
@@ -108,7 +108,7 @@ impl Metrics {
     pub(super) fn wrote<T>(&self, verb: &'static str, how: &Result<T, Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),
-            Err(error) => format!("{:?}", error.class()),
+            Err(error) => error.class().name(),
         };
         self.writes.get_or_create(&Written { verb, result }).inc();
     }

@@ -14,7 +14,7 @@ use crate::workload::revision::{self, Record, Revision};
 
 /// The most bytes of templates, as text, that one reconciliation loads. A revision beyond this limit counts as
 /// missing.
-const MOST: usize = 3 << 20;
+const MAX_BYTES: usize = 3 << 20;
 /// How many reported revisions are remembered, so that each is reported once.
 const REMEMBERED: usize = 4096;
 /// How many revisions are reported in one reconciliation.
@@ -41,7 +41,7 @@ pub(super) async fn history(
     let names = revision::needed(pods, [&workload.report.current_revision, &workload.report.stable_revision]);
     let newest = revision::digest(&spec.template);
     let mut needed = Vec::new();
-    let mut left = MOST;
+    let mut left = MAX_BYTES;
     for (uid, record) in records.iter().filter(|(_, record)| names.contains(record.name.as_str())) {
         let template = if record.digest == newest {
             Some((spec.template.clone(), 0))

@@ -19,7 +19,7 @@ const TERMINATION_LOG_MODE: u32 = 0o666;
 /// The directory that log shippers read.
 const LOG_LINKS: &str = "/var/log/containers";
 /// The kubelet's maximum length of the name of such a link, without its extension.
-const LONGEST_LINK: usize = 255 - ".log".len();
+const MAX_LINK: usize = 255 - ".log".len();
 
 /// The file on the host that is mounted as a container's termination log, created by a kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +92,8 @@ pub fn legacy_log_link(
         return None;
     }
     let mut link = format!("{}_{}_{name}-{id}", pod.name, pod.namespace);
-    if link.len() > LONGEST_LINK {
-        link = link.get(..LONGEST_LINK)?.to_owned();
+    if link.len() > MAX_LINK {
+        link = link.get(..MAX_LINK)?.to_owned();
     }
     Some((Path::new(LOG_LINKS).join(format!("{link}.log")), Path::new(log_dir).join(log_path)))
 }

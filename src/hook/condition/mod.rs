@@ -69,7 +69,7 @@ impl Condition {
         })?;
         check::expression(&expression, source).map_err(wrong)?;
         arithmetic::widen(&mut expression);
-        if work::bound(&expression, 1) > work::MOST {
+        if work::bound(&expression, 1) > work::MAX_WORK {
             return Err(wrong("it is too expensive even for one number".to_owned()));
         }
         Ok(Self { source: source.to_owned(), expression: Arc::new(expression) })
@@ -88,7 +88,7 @@ impl Condition {
 
     fn evaluate(&self, result: &Value) -> Result<bool, String> {
         let (result, size) = convert(result)?;
-        if work::bound(&self.expression, size) > work::MOST {
+        if work::bound(&self.expression, size) > work::MAX_WORK {
             return Err(
                 "it is too expensive for a result of this size: shorten the list, or nest fewer macros"
                     .into(),
@@ -168,7 +168,7 @@ fn convert(value: &Value) -> Result<(cel::Value, u64), String> {
         Value::None => cel::Value::Null,
     };
     let size = work::size(&converted);
-    if size > work::MOST_RESULT {
+    if size > work::MAX_RESULT {
         return Err(too_large("bytes", MAX_TEXT));
     }
     Ok((converted, size))

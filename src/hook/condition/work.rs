@@ -10,9 +10,9 @@ use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, L
 use super::members;
 
 /// Maximum work of one evaluation: well under a second.
-pub(super) const MOST: u64 = 1_000_000;
+pub(super) const MAX_WORK: u64 = 1_000_000;
 /// Maximum size of a result that is evaluated.
-pub(super) const MOST_RESULT: u64 = 50_000;
+pub(super) const MAX_RESULT: u64 = 50_000;
 /// Bytes of text per unit.
 const TEXT: u64 = 16;
 

@@ -48,7 +48,7 @@ fn spec() -> impl Strategy<Value = HookRunSpec> {
 fn drive(program: &Program, outcomes: &[u8], dies: &[bool]) -> (HookRunStatus, usize) {
     let mut status = HookRunStatus::default();
     let mut now = Timestamp::from_second(1_700_000_000).unwrap();
-    let mut made = vec![0_usize; program.gauges.len()];
+    let mut made = vec![0_usize; program.metrics.len()];
     let mut turns = 0;
     let mut dies = dies.iter().copied();
     program.start(&mut status, now);

@@ -23,11 +23,11 @@ use crate::hook::value::{Value, cut};
 /// Time limit of the command, unless the hook sets another one.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Maximum size of the output in bytes.
-const LONGEST: usize = 16 << 10;
+const MAX_OUTPUT_BYTES: usize = 16 << 10;
 /// Maximum size of the runtime's answer in bytes, which contains output and standard error.
-const LARGEST_ANSWER: usize = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// Maximum number of bytes of standard error in a message.
-const LONGEST_MESSAGE: usize = 256;
+const MAX_MESSAGE: usize = 256;
 
 pub(super) async fn measure(
     exec: &Exec,
@@ -51,7 +51,7 @@ pub(super) async fn measure(
         return Err(format!("exec: pod {} has no running container {}", asked.pod.name, exec.container));
     };
     let limit = seconds(exec.timeout_seconds).unwrap_or(LIMIT);
-    let answer = runtime.exec_bounded(&id, command, limit, LARGEST_ANSWER).await.map_err(|error| {
+    let answer = runtime.exec_bounded(&id, command, limit, MAX_ANSWER_BYTES).await.map_err(|error| {
         match error.source.as_ref().map(tonic::Status::code) {
             Some(Code::OutOfRange) => too_much(&exec.container),
             // The answer is so large that containerd cannot send it.
@@ -61,7 +61,7 @@ pub(super) async fn measure(
             Some(Code::DeadlineExceeded) => {
                 format!("exec: the command in {} did not end within {} s", exec.container, limit.as_secs())
             }
-            _ => format!("exec: {}", cut(&error.to_string(), LONGEST_MESSAGE)),
+            _ => format!("exec: {}", cut(&error.to_string(), MAX_MESSAGE)),
         }
     })?;
     judged(&exec.container, &answer)
@@ -93,7 +93,7 @@ async fn running(
 }
 
 fn judged(container: &str, answer: &ExecSyncResponse) -> Result<Measured, String> {
-    if answer.stdout.len() > LONGEST {
+    if answer.stdout.len() > MAX_OUTPUT_BYTES {
         return Err(too_much(container));
     }
     let printed = Value::Text(text(&answer.stdout));
@@ -102,7 +102,7 @@ fn judged(container: &str, answer: &ExecSyncResponse) -> Result<Measured, String
     }
     let reported = text(&answer.stderr);
     let reported =
-        reported.lines().next().map(|line| format!(": {}", cut(line, LONGEST_MESSAGE))).unwrap_or_default();
+        reported.lines().next().map(|line| format!(": {}", cut(line, MAX_MESSAGE))).unwrap_or_default();
     let why = format!("the command in {container} exited with {}{reported}", answer.exit_code);
     Ok(Measured::Failed { value: printed, why })
 }
@@ -110,8 +110,8 @@ fn judged(container: &str, answer: &ExecSyncResponse) -> Result<Measured, String
 fn too_much(container: &str) -> String {
     format!(
         "exec: the command in {container} printed more than {} KiB, or {} KiB with its errors",
-        LONGEST >> 10,
-        LARGEST_ANSWER >> 10
+        MAX_OUTPUT_BYTES >> 10,
+        MAX_ANSWER_BYTES >> 10
     )
 }
 

@@ -14,13 +14,13 @@ use reqwest::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect, retry};
 
 use crate::api::hook_template::Tls;
-use crate::hook::reach::{Reach, literal};
+use crate::hook::address_policy::{AddressPolicy, literal};
 use crate::process::cause;
 
 /// Maximum size of an answer's body in bytes: the result of a hook is small.
-const LARGEST: usize = 1 << 20;
+const MAX_BODY_BYTES: usize = 1 << 20;
 /// Maximum number of redirects that are followed.
-const REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// A request.
 #[derive(Clone, Debug)]
@@ -62,25 +62,25 @@ pub(super) fn redacted(url: &Url) -> String {
 /// # Errors
 /// What failed, for people.
 pub(super) async fn exchange(
-    reach: &Reach,
+    policy: &AddressPolicy,
     request: Request<'_>,
     limit: Duration,
     wanted: impl Fn(StatusCode) -> bool,
 ) -> Result<Answer, String> {
     let asked = redacted(&request.url);
     let late = format!("{asked} did not answer completely within {} s", limit.as_secs_f32());
-    let reported = tokio::time::timeout(limit, Box::pin(follow(reach, request, wanted))).await;
+    let reported = tokio::time::timeout(limit, Box::pin(follow(policy, request, wanted))).await;
     reported.unwrap_or(Err(late))
 }
 
 async fn follow(
-    reach: &Reach,
+    policy: &AddressPolicy,
     mut request: Request<'_>,
     wanted: impl Fn(StatusCode) -> bool,
 ) -> Result<Answer, String> {
     let first = request.url.clone();
-    for _ in 0..=REDIRECTS {
-        let response = send(reach, &request).await?;
+    for _ in 0..=MAX_REDIRECTS {
+        let response = send(policy, &request).await?;
         let status = response.status();
         if wanted(status) {
             return Ok(Answer { status, body: body(&request.url, response).await? });
@@ -88,7 +88,7 @@ async fn follow(
         let Some(location) = moved(&response) else { return Ok(Answer { status, body: Vec::new() }) };
         request = next(request, location?)?;
     }
-    Err(format!("{} redirects more than {REDIRECTS} times", redacted(&first)))
+    Err(format!("{} redirects more than {MAX_REDIRECTS} times", redacted(&first)))
 }
 
 /// The target of a redirect, if the answer is one.
@@ -127,12 +127,12 @@ fn next<'a>(request: Request<'a>, location: &str) -> Result<Request<'a>, String>
     })
 }
 
-async fn send(reach: &Reach, request: &Request<'_>) -> Result<Response, String> {
+async fn send(policy: &AddressPolicy, request: &Request<'_>) -> Result<Response, String> {
     let Request { method, headers, body, tls, .. } = request;
     let (mut url, mut headers) = (request.url.clone(), headers.clone());
     let host = url.host_str().unwrap_or_default().to_owned();
     let port = url.port_or_known_default().unwrap_or_default();
-    let addresses = reach.addresses(&host, port).await.map_err(|error| error.to_string())?;
+    let addresses = policy.addresses(&host, port).await.map_err(|error| error.to_string())?;
     if let Some(name) = tls.and_then(|tls| tls.server_name.as_deref())
         && url.scheme() == "https"
     {
@@ -190,15 +190,15 @@ fn client(https: bool, tls: Option<&Tls>, addresses: Vec<SocketAddr>) -> Result<
 
 /// Reads the body up to the limit.
 async fn body(url: &Url, mut response: Response) -> Result<Vec<u8>, String> {
-    let too_long = || format!("the answer of {} is longer than {} MiB", redacted(url), LARGEST >> 20);
+    let too_long = || format!("the answer of {} is longer than {} MiB", redacted(url), MAX_BODY_BYTES >> 20);
     let announced =
         response.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|length: u64| length > LARGEST as u64) {
+    if announced.is_some_and(|length: u64| length > MAX_BODY_BYTES as u64) {
         return Err(too_long());
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| failed(url, &error))? {
-        if body.len() + chunk.len() > LARGEST {
+        if body.len() + chunk.len() > MAX_BODY_BYTES {
             return Err(too_long());
         }
         body.extend_from_slice(&chunk);

@@ -12,7 +12,7 @@ use crate::hook::settings::Settings;
 use crate::hook::value::{Value, cut};
 
 /// Maximum number of bytes of an annotation's value in a message.
-const LONGEST_VALUE: usize = 128;
+const MAX_VALUE: usize = 128;
 /// Prefixes of the keys that agents and kubelets use.
 const OURS: [&str; 2] = ["inplace.dev/", "kubernetes.io/config."];
 
@@ -54,8 +54,8 @@ async fn get(server: &Server, target: &PodTarget<'_>, fields: &[(&str, &str)]) -
             Some(value) => {
                 let why = format!(
                     "metadata.annotations.{key} is {:?}, not {:?}",
-                    cut(value, LONGEST_VALUE),
-                    cut(wanted, LONGEST_VALUE)
+                    cut(value, MAX_VALUE),
+                    cut(wanted, MAX_VALUE)
                 );
                 return Ok(Measured::Failed { value: Value::Text(value.clone()), why });
             }

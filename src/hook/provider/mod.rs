@@ -29,9 +29,9 @@ pub(super) async fn measure(
     settings: &Settings,
 ) -> Measured {
     let measured = match &metric.provider {
-        Provider { web: Some(web), .. } => web::measure(web, args, &settings.reach).await,
+        Provider { web: Some(web), .. } => web::measure(web, args, &settings.address_policy).await,
         Provider { prometheus: Some(prometheus), .. } => {
-            prometheus::measure(prometheus, args, &settings.reach).await
+            prometheus::measure(prometheus, args, &settings.address_policy).await
         }
         Provider { kubernetes: Some(kubernetes), .. } => {
             kubernetes::measure(kubernetes, args, place, settings).await

@@ -9,16 +9,16 @@ use reqwest::header::HeaderMap;
 use serde::Deserialize;
 
 use crate::api::hook_template::{Argument, Prometheus};
+use crate::hook::address_policy::AddressPolicy;
 use crate::hook::measured::Measured;
 use crate::hook::provider::http::{self, Request};
 use crate::hook::provider::rendered;
-use crate::hook::reach::Reach;
 use crate::hook::value::{Value, cut};
 
 /// Time limit of the whole query.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of Prometheus' own error text in a message.
-const LONGEST_MESSAGE: usize = 512;
+const MAX_MESSAGE: usize = 512;
 
 /// The answer to a query, a success or an error.
 #[derive(Deserialize)]
@@ -52,7 +52,7 @@ struct Series {
 pub(super) async fn measure(
     prometheus: &Prometheus,
     args: &[Argument],
-    reach: &Reach,
+    policy: &AddressPolicy,
 ) -> Result<Measured, String> {
     let mut url = http::url(&rendered("address", &prometheus.address, args)?)?;
     let query = rendered("query", &prometheus.query, args)?;
@@ -62,12 +62,12 @@ pub(super) async fn measure(
     let asked = http::redacted(&url);
     let request = Request { method: Method::GET, url, headers: HeaderMap::new(), body: None, tls: None };
     // The body of an error status explains what is wrong with the query; a redirect has no such body.
-    let answer = http::exchange(reach, request, LIMIT, |status| !status.is_redirection()).await?;
+    let answer = http::exchange(policy, request, LIMIT, |status| !status.is_redirection()).await?;
     let Ok(reported) = serde_json::from_slice::<Answer>(&answer.body) else {
         return Err(format!("{asked} answered {}, but not with a Prometheus response", answer.status));
     };
     if reported.status != "success" {
-        return Err(format!("Prometheus cannot answer the query: {}", cut(&reported.error, LONGEST_MESSAGE)));
+        return Err(format!("Prometheus cannot answer the query: {}", cut(&reported.error, MAX_MESSAGE)));
     }
     value(reported.data).map(Measured::Value)
 }

@@ -8,11 +8,11 @@ use reqwest::header::{
 };
 
 use crate::api::hook_template::{self, Argument, Header, Web};
+use crate::hook::address_policy::AddressPolicy;
 use crate::hook::json_path;
 use crate::hook::measured::Measured;
 use crate::hook::provider::http::{self, Request};
 use crate::hook::provider::{rendered, seconds};
-use crate::hook::reach::Reach;
 use crate::hook::value::Value;
 
 /// Time limit of the whole exchange, unless the hook sets another one.
@@ -20,7 +20,11 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Headers that frame a message; a hook must not set them.
 const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
 
-pub(super) async fn measure(web: &Web, args: &[Argument], reach: &Reach) -> Result<Measured, String> {
+pub(super) async fn measure(
+    web: &Web,
+    args: &[Argument],
+    policy: &AddressPolicy,
+) -> Result<Measured, String> {
     let request = request(web, args)?;
     let (asked, head) = (http::redacted(&request.url), request.method == Method::HEAD);
     let wanted = |status: reqwest::StatusCode| {
@@ -31,7 +35,7 @@ pub(super) async fn measure(web: &Web, args: &[Argument], reach: &Reach) -> Resu
         }
     };
     let limit = seconds(web.timeout_seconds).unwrap_or(LIMIT);
-    let answer = http::exchange(reach, request, limit, wanted).await?;
+    let answer = http::exchange(policy, request, limit, wanted).await?;
     if !wanted(answer.status) {
         return Err(format!("{asked} answered {}", answer.status));
     }

@@ -29,10 +29,10 @@ use crate::process::log::chain;
 
 /// The pauses between attempts to write or read.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Time limit for the remaining writes when the process shuts down.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+/// Time limit of running measurements, and of each remaining write, when the process shuts down.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(3);
 /// Attempts to write an event.
-const EVENT_TRIES: u32 = 5;
+const MAX_EVENT_TRIES: u32 = 5;
 
 /// One HookRun and its lease.
 pub(super) struct HookRunLease {
@@ -235,7 +235,7 @@ impl HookRunLease {
                     // The next runner measures at once: so wait for the measurements that are running.
                     tokio::select! {
                         ended = running => return self.end(name, &ended).await,
-                        _ = timeout(LAST_WORDS, progress::measurements_finished(reported.subscribe())) => {}
+                        _ = timeout(SHUTDOWN_LIMIT, progress::measurements_finished(reported.subscribe())) => {}
                     }
                 }
                 stop
@@ -257,7 +257,7 @@ impl HookRunLease {
                     let last = reported.borrow().clone();
                     if progress.is_change(&last) {
                         // Without this write the next runner would repeat the measurements.
-                        let _ = timeout(LAST_WORDS, self.write(&last)).await;
+                        let _ = timeout(SHUTDOWN_LIMIT, self.write(&last)).await;
                     }
                     return Err(stop);
                 }
@@ -340,7 +340,7 @@ impl HookRunLease {
                     tokio::select! {
                         () = sleep(backoff.pause()) => {}
                         () = self.context.stop.cancelled() => {
-                            let _ = timeout(LAST_WORDS, self.write(status)).await;
+                            let _ = timeout(SHUTDOWN_LIMIT, self.write(status)).await;
                             return Err(Stop::Shutdown);
                         }
                     }
@@ -362,10 +362,10 @@ impl HookRunLease {
             at: clock::now(),
         };
         let mut backoff = BACKOFF;
-        for _ in 0..EVENT_TRIES {
+        for _ in 0..MAX_EVENT_TRIES {
             match self.context.server.hook_run_event(&self.run, &self.context.identity.host, &reported).await
             {
-                Err(error) if error.class().is_away() && !self.context.stop.is_cancelled() => {
+                Err(error) if error.class().is_unavailable() && !self.context.stop.is_cancelled() => {
                     sleep(backoff.pause()).await;
                 }
                 Err(error) => {
@@ -446,7 +446,7 @@ impl HookRunLease {
     /// Logs a failure. If the API server is away, its watches report that; other failures are logged once per
     /// series of attempts.
     fn report(&self, what: &str, error: &Error, backoff: &Backoff) {
-        if !error.class().is_away() && backoff.is_first() {
+        if !error.class().is_unavailable() && backoff.is_first() {
             let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
             tracing::error!(hook_run = name, error = chain(error), "{what}");
         }

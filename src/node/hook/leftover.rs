@@ -52,7 +52,7 @@ impl LeftoverHookRuns {
             let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
             let uid = run.uid().unwrap_or_default();
             while let Err(error) = server.delete_hook_run(&namespace, &name, &uid).await {
-                if !error.class().is_away() {
+                if !error.class().is_unavailable() {
                     tracing::warn!(
                         error = chain(&error),
                         "the HookRun of an ended operation cannot be deleted"

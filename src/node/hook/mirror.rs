@@ -29,7 +29,7 @@ const PACE: Duration = Duration::from_secs(1);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// After the hook has ended, how long the last write is retried while the API server is unreachable.
-const LONGEST_WAIT: Duration = Duration::from_secs(600);
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// The state to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,10 +158,10 @@ impl Writer {
                         return;
                     }
                 }
-                Err(error) if error.class().is_away() => {
+                Err(error) if error.class().is_unavailable() => {
                     self.report(&error);
                     if view.fate != Fate::Open
-                        && Instant::now() >= *ends.get_or_insert_with(|| Instant::now() + LONGEST_WAIT)
+                        && Instant::now() >= *ends.get_or_insert_with(|| Instant::now() + MAX_WAIT)
                     {
                         return;
                     }

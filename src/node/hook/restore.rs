@@ -41,7 +41,7 @@ pub(super) async fn restore(
                     ));
                 }
             }
-            Err(error) if error.class().is_away() => {
+            Err(error) if error.class().is_unavailable() => {
                 tracing::warn!(
                     hook = hook.template,
                     error = chain(&error),

@@ -21,9 +21,9 @@ use crate::operation::snapshot::Owner;
 /// Kubernetes' default termination grace period.
 const GRACE: Duration = Duration::from_secs(30);
 /// How often a refused call is repeated; with [`PAUSE`] about ten seconds in all.
-const TRIES: u32 = 50;
+const MAX_TRIES: u32 = 50;
 /// How often a refused stop is made; each may take the whole grace period.
-const STOP_TRIES: u32 = 3;
+const MAX_STOP_TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The objects that existed and are removed.
@@ -156,7 +156,7 @@ async fn stop(client: Client, container: v1::Container) -> Result<(), Error> {
     let grace = grace.and_then(|text| text.parse().ok()).map_or(GRACE, Duration::from_secs);
     match patient(&client, &container.id, Step::Stop(grace)).await {
         // The container had its grace period; the removal of the sandbox ends it.
-        Err(error) if error.class != Class::Away => Ok(()),
+        Err(error) if error.class != Class::Unavailable => Ok(()),
         result => result,
     }
 }
@@ -165,7 +165,7 @@ async fn stop(client: Client, container: v1::Container) -> Result<(), Error> {
 /// progress (one second was observed), and for a container that exits at that moment. A missing object counts as
 /// done.
 async fn patient(client: &Client, id: &str, step: Step) -> Result<(), Error> {
-    let mut tries = if let Step::Stop(_) = step { STOP_TRIES } else { TRIES };
+    let mut tries = if let Step::Stop(_) = step { MAX_STOP_TRIES } else { MAX_TRIES };
     loop {
         tries -= 1;
         let result = match step {

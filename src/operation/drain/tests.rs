@@ -84,7 +84,7 @@ fn an_agent_that_comes_back_while_it_drains_waits_for_the_rest() {
 #[test]
 fn where_the_gate_cannot_be_closed_nothing_is_touched() {
     for (class, tries, reason) in [
-        (Class::Away, 0, "DeadlineExceeded"),
+        (Class::Unavailable, 0, "DeadlineExceeded"),
         (Class::Final, 1, "GateFailed"),
         (Class::Gone, 1, "GateFailed"),
         (Class::Refused, 3, "GateFailed"),
@@ -108,12 +108,13 @@ fn an_api_server_that_is_away_at_the_end_is_asked_again_and_owed_when_time_is_up
     let (mut brief, mut times) = (bench(), 0);
     let outcome = brief.play(|effect, _| {
         times += i32::from(opens(effect));
-        if opens(effect) && times < 5 { Answer::No(Class::Away) } else { Answer::Obey }
+        if opens(effect) && times < 5 { Answer::No(Class::Unavailable) } else { Answer::Obey }
     });
     assert_eq!((outcome, times), (Outcome::Succeeded, 5));
     assert_eq!((gate(&brief), brief.operation.owed_gate()), (Gate::Open, None));
     let mut long = bench();
-    let outcome = long.play(|effect, _| if opens(effect) { Answer::No(Class::Away) } else { Answer::Obey });
+    let outcome =
+        long.play(|effect, _| if opens(effect) { Answer::No(Class::Unavailable) } else { Answer::Obey });
     assert_eq!(outcome, Outcome::Succeeded);
     assert_eq!(long.operation.owed_gate(), Some(GateAction::Open));
     let over = long.now.duration_since(long.operation.deadline_at).as_secs();

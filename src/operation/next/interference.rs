@@ -120,7 +120,7 @@ fn a_container_that_crashes_all_the_time_ends_the_request_untouched() {
         let id = snapshot.running("app")[0].id.clone();
         let crashed = find(snapshot, &id);
         (crashed.state, crashed.finished_at, crashed.exit_code) = (State::Exited, Some(at(1)), 1);
-        Answer::No(Class::Away)
+        Answer::No(Class::Unavailable)
     });
     let untouched =
         matches!(&outcome, Outcome::Failed { failure: Failure::Changed { .. }, touched: false, .. });
@@ -199,7 +199,7 @@ fn a_container_of_node_run_comes_up_again_however_late_it_is() {
                 let mut left = if away { 3 } else { 0 };
                 let outcome = bench.play(|_, _| {
                     left -= i32::from(left > 0);
-                    if left > 0 { Answer::No(Class::Away) } else { Answer::Obey }
+                    if left > 0 { Answer::No(Class::Unavailable) } else { Answer::Obey }
                 });
                 let what = format!("{text}, {last:?}, away: {away}: {outcome:?} {:?}", bench.log);
                 let running = bench.snapshot.running("app");
@@ -223,7 +223,7 @@ fn a_way_back_of_node_run_is_gone_to_its_end_however_late_it_is() {
         let mut left = if away { 3 } else { 0 };
         let outcome = bench.play(|_, _| {
             left -= i32::from(left > 0);
-            if left > 0 { Answer::No(Class::Away) } else { Answer::Obey }
+            if left > 0 { Answer::No(Class::Unavailable) } else { Answer::Obey }
         });
         let running = bench.snapshot.running("app");
         assert_eq!(running.len(), 1, "{outcome:?} {:?}", bench.log);
@@ -277,7 +277,7 @@ fn of_two_container_instances_that_are_seen_late_one_stays() {
             let outcome = bench.play(|effect, _| {
                 refusals -= i32::from(effect.verb() == Verb::Stop && refusals > 0);
                 if effect.verb() == Verb::Stop && refusals > 0 {
-                    Answer::No(Class::Away)
+                    Answer::No(Class::Unavailable)
                 } else {
                     Answer::Obey
                 }
@@ -298,7 +298,7 @@ fn of_two_container_instances_that_cannot_be_ended_both_stay_and_the_request_end
     (theirs.created_at, theirs.started_at) = (bench.now, Some(bench.now));
     bench.snapshot.containers.push(theirs);
     let outcome = bench.play(|effect, _| match effect.verb() {
-        Verb::Stop => Answer::No(Class::Away),
+        Verb::Stop => Answer::No(Class::Unavailable),
         _ => Answer::Obey,
     });
     assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");

@@ -478,7 +478,7 @@ fn the_handler_is_begun_once_and_the_stop_gets_what_it_left() {
 fn the_deadline_ends_it_untouched_or_turns_it_back() {
     // No call gets a response: nothing was touched.
     let mut bench = bench(SWAP);
-    let outcome = bench.play(|_, _| Answer::No(Class::Away));
+    let outcome = bench.play(|_, _| Answer::No(Class::Unavailable));
     assert!(matches!(outcome, Outcome::Failed { failure: Failure::Deadline { .. }, touched: false, .. }));
     assert!(bench.now <= bench.operation.deadline_at);
     // A pull that ends too late is not followed by a stop.
@@ -496,7 +496,7 @@ fn the_deadline_ends_it_untouched_or_turns_it_back() {
     for text in [RESTART, SWAP] {
         let mut bench = self::bench(text);
         let outcome = bench.play(|effect, _| match effect.verb() {
-            Verb::Stop => Answer::No(Class::Away),
+            Verb::Stop => Answer::No(Class::Unavailable),
             _ => Answer::Obey,
         });
         assert!(matches!(failure(&outcome), Failure::Deadline { .. }), "{outcome:?}");

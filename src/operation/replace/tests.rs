@@ -181,7 +181,7 @@ fn cut_off(times: usize, answer: Class) -> impl FnMut(&Effect, &mut Snapshot) ->
 fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
     for text in [RESTART, SWAP] {
         let mut it = bench(text);
-        assert_eq!(it.play(cut_off(1, Class::Away)), Outcome::Succeeded, "{text}");
+        assert_eq!(it.play(cut_off(1, Class::Unavailable)), Outcome::Succeeded, "{text}");
         let again: Vec<_> = it.log.iter().skip_while(|line| *line != "Start app-3").skip(1).collect();
         let create = if text == RESTART { "Create app 3" } else { "Create app 3 of sha:v2" };
         assert_eq!(again, ["Remove app-3", create, "Start app-3", "Remove app-fence-4"]);
@@ -192,7 +192,7 @@ fn a_start_that_was_cut_off_is_made_again_under_the_same_name() {
     let outcome = killed.play(|effect, snapshot| {
         lost += i32::from(effect.verb() == Verb::Start);
         if lost == 1 && effect.verb() == Verb::Start {
-            Answer::No(Class::Away)
+            Answer::No(Class::Unavailable)
         } else {
             left(effect, snapshot)
         }
@@ -216,7 +216,7 @@ fn what_was_cut_off_and_cannot_be_removed_is_left_and_the_next_attempt_is_made()
         [(RESTART, Owner::Nobody), (SWAP, Owner::Nobody), (RESTART, Owner::NodeRun), (SWAP, Owner::NodeRun)]
     {
         let mut it = Bench::new(text, pod(owner));
-        let mut start = cut_off(1, Class::Away);
+        let mut start = cut_off(1, Class::Unavailable);
         let outcome = it.play(|effect, snapshot| match effect {
             Effect::Remove { id, .. } if id == "app-3" => Answer::No(Class::Refused),
             _ => start(effect, snapshot),
@@ -273,7 +273,7 @@ fn a_start_that_was_refused_is_not_made_again_and_one_that_is_always_cut_off_end
     assert!(matches!(outcome, Outcome::RolledBack(Failure::Start { .. })), "{outcome:?}");
     for text in [RESTART, SWAP] {
         let mut never = bench(text);
-        let outcome = never.play(cut_off(usize::MAX, Class::Away));
+        let outcome = never.play(cut_off(usize::MAX, Class::Unavailable));
         assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");
         assert!(never.now <= never.operation.deadline_at + SignedDuration::from_secs(10), "{}", never.now);
     }
@@ -485,7 +485,7 @@ fn what_is_left_of_a_creation_in_which_the_runtime_ended_is_made_again() {
         let half = crate::operation::fixtures::instance("app", 3, State::Unknown);
         let (operation, image_id) = (Some(id.clone()), "sha:v2".to_owned());
         snapshot.containers.push(Container { image_id, operation, ..half });
-        Answer::No(Class::Away)
+        Answer::No(Class::Unavailable)
     });
     assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
     assert_eq!(bench.log.iter().filter(|line| *line == "Remove app-3").count(), 1, "{:?}", bench.log);

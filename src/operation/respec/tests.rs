@@ -101,7 +101,7 @@ fn a_life_that_the_kubelet_made_of_the_spec_before_is_not_the_new_one() {
 
 #[test]
 fn where_no_process_can_hold_the_name_the_spec_is_changed_all_the_same() {
-    for class in [Class::Final, Class::Refused, Class::Away, Class::NameTaken] {
+    for class in [Class::Final, Class::Refused, Class::Unavailable, Class::NameTaken] {
         let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
         let mut patched = false;
         let outcome = bench.play(|effect, _| {
@@ -128,7 +128,7 @@ fn a_fence_does_not_keep_a_kubelet_from_starting_a_container_that_crashes_before
         let id = snapshot.running("app")[0].id.clone();
         let crashed = find(snapshot, &id);
         (crashed.state, crashed.finished_at, crashed.exit_code) = (State::Exited, Some(at(failures)), 1);
-        Answer::No(Class::Away)
+        Answer::No(Class::Unavailable)
     });
     assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
     assert_eq!(bench.snapshot.running("app")[0].attempt, 6, "{:?}", bench.log);
@@ -187,8 +187,8 @@ fn a_change_that_nobody_heard_of_touches_nothing() {
         let outcome = bench.play(|effect, _| {
             asked += u32::from(effect.verb() == Verb::Respec);
             match effect.verb() {
-                Verb::Respec if asked == 1 && lost_before => Answer::No(Class::Away),
-                Verb::Respec if asked <= times => Answer::No(Class::Unreached),
+                Verb::Respec if asked == 1 && lost_before => Answer::No(Class::Unavailable),
+                Verb::Respec if asked <= times => Answer::No(Class::NotSent),
                 _ => Answer::Obey,
             }
         });
@@ -469,8 +469,8 @@ fn unstarted(state: State) -> Container {
 #[test]
 fn an_instance_of_the_kubelet_whose_start_was_lost_with_the_runtime_is_replaced() {
     for (class, next, outcome) in [
-        (Class::Away, Answer::Obey, "Succeeded"),
-        (Class::Away, Answer::No(Class::Refused), "RolledBack"),
+        (Class::Unavailable, Answer::Obey, "Succeeded"),
+        (Class::Unavailable, Answer::No(Class::Refused), "RolledBack"),
         (Class::Refused, Answer::Obey, "RolledBack"),
     ] {
         let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
@@ -497,7 +497,7 @@ fn an_instance_of_the_kubelet_whose_start_was_lost_with_the_runtime_is_replaced(
             _ => Answer::Obey,
         });
         assert_eq!(format!("{ended:?}").split([' ', '(']).next().unwrap(), outcome, "{:?}", bench.log);
-        assert_eq!(bench.log.contains(&"Create app 4 of sha:v2".to_owned()), class == Class::Away);
+        assert_eq!(bench.log.contains(&"Create app 4 of sha:v2".to_owned()), class == Class::Unavailable);
     }
 }
 

@@ -6,7 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::request::SILENT_STANDBY;
-use crate::operation::answer::Next;
+use crate::operation::decision::Next;
 use crate::operation::port::{Listeners, Port};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::standby::{Change, REQUEUE, Standby, change, wait};

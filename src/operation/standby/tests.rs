@@ -206,7 +206,7 @@ fn a_pre_stop_handler_of_a_standby_runs_once_even_if_the_process_dies() {
     let outcome = bench.play(|effect, _| match effect {
         Effect::StopStandby { pre_stop, .. } => {
             handlers.push(*pre_stop);
-            if handlers.len() < 3 { Answer::No(Class::Away) } else { Answer::Obey }
+            if handlers.len() < 3 { Answer::No(Class::Unavailable) } else { Answer::Obey }
         }
         _ => Answer::Obey,
     });

@@ -25,7 +25,7 @@ fn pre_stop() -> Effect {
 #[test]
 fn the_journal_keeps_the_names_of_its_fields() {
     let mut operation = operation(r#"{"containers":[{"name":"app"}]}"#);
-    let effect_error = EffectError { class: Class::Away, message: "away".into() };
+    let effect_error = EffectError { class: Class::Unavailable, message: "away".into() };
     let (verb, container) = (Verb::Stop, "app".to_owned());
     operation.last_failure = Some(LastFailure { verb, container, count: 1, at: at(0), effect_error });
     let exited = Failure::Exited { container: "app".to_owned(), code: 1, uptime_ms: 600 };
@@ -64,7 +64,7 @@ fn only_what_a_container_may_feel_touches_it() {
 fn the_journal_gives_back_what_was_written() {
     let mut written = operation("swap app=repo/app:v2");
     written.begin(&pre_stop(), at(1));
-    written.record(&stop(), Err(EffectError { class: Class::Away, message: "m".into() }), at(2));
+    written.record(&stop(), Err(EffectError { class: Class::Unavailable, message: "m".into() }), at(2));
     written.note(Note::RollBack(Failure::Deadline { during: "Swap".into() }));
     let text = serde_json::to_string(&written).unwrap();
     assert_eq!(serde_json::from_str::<Operation>(&text).unwrap(), written);
@@ -114,32 +114,32 @@ fn a_server_is_doubted_as_often_however_long_it_was_away() {
         (operation.last_failure.as_ref().unwrap().count, operation.given_up(Verb::Respec, "app").is_some())
     };
     for second in 0..60 {
-        assert!(!reported(Class::Unreached, second).1);
+        assert!(!reported(Class::NotSent, second).1);
     }
     for second in 60..67 {
         assert!(!reported(Class::Denied, second).1);
     }
     assert_eq!(reported(Class::Denied, 67), (8, true));
-    assert!(!reported(Class::Unreached, 68).1);
+    assert!(!reported(Class::NotSent, 68).1);
     assert_eq!(reported(Class::Denied, 69), (1, false));
 }
 
 #[test]
 fn repeating_loses_its_sense_after_so_many_times() {
-    use Class::{Away, Denied, Final, Gone, NameTaken, Refused, Unreached};
+    use Class::{Denied, Final, Gone, NameTaken, NotSent, Refused, Unavailable};
     for (class, verb, text, tries) in [
         (Final, Verb::Pull, "swap app=a:v2", Some(1)),
         (Refused, Verb::Pull, "swap app=a:v2", Some(3)),
-        (Away, Verb::Pull, "swap app=a:v2", None),
+        (Unavailable, Verb::Pull, "swap app=a:v2", None),
         (Refused, Verb::Fence, "restart app", Some(3)),
         (NameTaken, Verb::Fence, "restart app", Some(8)),
         (NameTaken, Verb::Create, "restart app", None),
         (Refused, Verb::Create, "restart app", Some(5)),
         (Refused, Verb::Create, "swap app=a:v2", Some(1)),
         (Gone, Verb::Stop, "restart app", Some(5)),
-        (Away, Verb::Stop, "restart app", None),
+        (Unavailable, Verb::Stop, "restart app", None),
         (Refused, Verb::Start, "restart app", Some(3)),
-        (Unreached, Verb::Respec, "restart app", None),
+        (NotSent, Verb::Respec, "restart app", None),
         (Denied, Verb::Respec, "restart app", Some(8)),
         (Final, Verb::Respec, "restart app", Some(1)),
     ] {
@@ -159,7 +159,7 @@ fn repeating_loses_its_sense_after_so_many_times() {
 #[test]
 fn setbacks_count_in_a_row_and_end_with_a_success() {
     let mut operation = operation("restart app");
-    let effect_error = || Err(EffectError { class: Class::Away, message: "m".into() });
+    let effect_error = || Err(EffectError { class: Class::Unavailable, message: "m".into() });
     let count =
         |operation: &Operation| operation.last_failure.as_ref().map(|last_failure| last_failure.count);
     operation.record(&stop(), effect_error(), at(0));

@@ -55,7 +55,7 @@ pub(super) fn the_newer_one_of_two_takes_over(fixture: &Fixture<'_>) {
         .unwrap();
     let reported = String::from_utf8_lossy(&second.stderr).into_owned();
     assert_eq!(second.status.code(), Some(0), "{reported}");
-    assert!(reported.contains(&format!("ipr/{first} is under way")), "{reported}");
+    assert!(reported.contains(&format!("ipr/{first} is in progress")), "{reported}");
     let (code, reported) = follower.end();
     assert_eq!(code, Some(5), "{reported}");
     assert!(

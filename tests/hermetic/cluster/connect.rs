@@ -48,11 +48,11 @@ async fn a_server_that_is_not_there_has_heard_nothing() {
         }
     });
     for (server, class) in [
-        (format!("http://{closed}"), Class::Unreached),
+        (format!("http://{closed}"), Class::NotSent),
         // The top-level domain `invalid` never resolves.
-        (format!("http://nowhere.invalid:{}", closed.port()), Class::Unreached),
+        (format!("http://nowhere.invalid:{}", closed.port()), Class::NotSent),
         // A connection existed, so the server may have read the call.
-        (format!("http://{silent}"), Class::Away),
+        (format!("http://{silent}"), Class::Unavailable),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");

@@ -310,10 +310,10 @@ async fn what_an_answer_means_for_going_on() {
         (401, Class::Final),
         (403, Class::Denied),
         (404, Class::Gone),
-        (429, Class::Away),
-        (500, Class::Away),
-        (503, Class::Away),
-        (504, Class::Away),
+        (429, Class::Unavailable),
+        (500, Class::Unavailable),
+        (503, Class::Unavailable),
+        (504, Class::Unavailable),
     ] {
         fixture.api.forget();
         for call in ["PATCH pod", "PATCH pod/status", "POST event"] {
@@ -359,7 +359,7 @@ async fn an_answer_that_gets_lost_leaves_it_open_and_asking_again_is_harmless() 
             .await;
         fixture.api.on("PATCH pod").fault(fault);
         let error = fixture.respec().await.unwrap_err();
-        assert_eq!(error.class(), Class::Away, "{fault:?}: {error}");
+        assert_eq!(error.class(), Class::Unavailable, "{fault:?}: {error}");
         fixture.respec().await.unwrap();
         assert_eq!(image(&fixture.api.pod("shop", "web-0")), V2);
     }
@@ -388,7 +388,7 @@ async fn a_server_that_does_not_answer_is_away_within_the_bound() {
     };
     let errors = fixture.api.patiently("all have given up", all).await;
     for error in errors {
-        assert_eq!(error.class(), Class::Away, "{error}");
+        assert_eq!(error.class(), Class::Unavailable, "{error}");
         assert!(error.to_string().contains("did not answer within 10 s"), "{error}");
     }
     assert!(began.elapsed() <= LONG, "{:?}", began.elapsed());
@@ -399,7 +399,7 @@ async fn a_server_that_is_not_there_is_away() {
     let fixture = Fixture::start().await;
     fixture.api.go_away().await;
     let error = fixture.respec().await.unwrap_err();
-    assert_eq!(error.class(), Class::Unreached);
+    assert_eq!(error.class(), Class::NotSent);
     assert!(error.to_string().contains("connection refused"), "{error}");
     fixture.api.come_back().await;
     fixture.respec().await.unwrap();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use inplace::api::request::Request;
 use inplace::api::status::{Phase, Status, Step};
+use inplace::hook::address_policy::AddressPolicy;
 use inplace::hook::executor::Executor;
-use inplace::hook::reach::Reach;
 use inplace::hook::settings::Settings;
 use inplace::node::Error;
 use inplace::node::drive::{Observer, OperationEvent};
@@ -30,9 +30,15 @@ fn hook_server() -> HookServer {
 
 /// The hooks that query this server: `drain` polls until it returns 1, `check` queries once, `count` three times.
 fn hooks(hook_server: &HookServer) -> Hooks {
-    let reach = Reach::new(vec!["127.0.0.0/8".parse().unwrap()]);
-    let settings =
-        Settings { role: "this test".into(), runtime: None, server: None, reach, max_at_once: 4, exec: true };
+    let address_policy = AddressPolicy::new(vec!["127.0.0.0/8".parse().unwrap()]);
+    let settings = Settings {
+        role: "this test".into(),
+        runtime: None,
+        server: None,
+        address_policy,
+        max_at_once: 4,
+        exec: true,
+    };
     let files = TemplateCache::default();
     let template = |path: &str, more: Value| {
         let mut metric = json!({

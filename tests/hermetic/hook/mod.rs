@@ -12,9 +12,9 @@ use inplace::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus, Measurement}
 use inplace::cluster::client::{ConnectOptions, connect};
 use inplace::cluster::server::Server as ApiClient;
 use inplace::cri::identity::Origin;
+use inplace::hook::address_policy::{AddressPolicy, Cidr};
 use inplace::hook::executor::Executor;
 use inplace::hook::place::{HookPod, Place};
-use inplace::hook::reach::{Cidr, Reach};
 use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn settings() -> Settings {
         role: "this test".to_owned(),
         runtime: None,
         server: None,
-        reach: Reach::new(Cidr::LOOPBACK.to_vec()),
+        address_policy: AddressPolicy::new(Cidr::LOOPBACK.to_vec()),
         max_at_once: 8,
         exec: true,
     }

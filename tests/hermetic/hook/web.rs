@@ -1,9 +1,9 @@
 //! The provider `web`: what is sent, what is read, and what a server cannot make it do.
 
 use inplace::api::hook_run::HookPhase;
+use inplace::hook::address_policy::AddressPolicy;
 use inplace::hook::executor::Executor;
 use inplace::hook::place::Place;
-use inplace::hook::reach::Reach;
 use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
 
@@ -153,7 +153,7 @@ async fn what_is_denied_is_denied_by_address_by_name_and_behind_a_redirect() {
     }
     // Nothing is allowed here: loopback is denied in every spelling.
     let asked = server.requests().len();
-    let executor = Executor::new(Settings { reach: Reach::default(), ..settings() });
+    let executor = Executor::new(Settings { address_policy: AddressPolicy::default(), ..settings() });
     let port = server.address.port();
     for host in ["127.0.0.1", "localhost", "127.1", "0x7f000001", "2130706433", "[::1]", "[::ffff:7f00:1]"] {
         let web = json!({"web": {"url": format!("http://{host}:{port}/age")}});

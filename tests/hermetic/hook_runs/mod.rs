@@ -12,9 +12,9 @@ use std::time::Duration;
 use inplace::cluster::client::{ConnectOptions, connect};
 use inplace::cluster::hooks::{HookRuns, Summary};
 use inplace::cluster::server::Server;
+use inplace::hook::address_policy::{AddressPolicy, Cidr};
 use inplace::hook::executor::Executor;
 use inplace::hook::place::Place;
-use inplace::hook::reach::{Cidr, Reach};
 use inplace::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
 use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
@@ -132,7 +132,7 @@ impl Fixture {
             role: "this test".to_owned(),
             runtime: None,
             server: None,
-            reach: Reach::new(Cidr::LOOPBACK.to_vec()),
+            address_policy: AddressPolicy::new(Cidr::LOOPBACK.to_vec()),
             max_at_once: 8,
             exec: true,
         };

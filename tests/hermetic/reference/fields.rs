@@ -6,7 +6,7 @@ use super::page;
 use serde_json::{Map, Value};
 
 /// A longer pattern helps no reader: the description says what it permits.
-const LONGEST_PATTERN: usize = 40;
+const MAX_PATTERN: usize = 40;
 
 /// One field.
 pub(super) struct Field {
@@ -125,7 +125,7 @@ fn kind(schema: &Map<String, Value>) -> String {
         }
     }
     let pattern = schema.get("pattern").and_then(Value::as_str);
-    if let Some(pattern) = pattern.filter(|pattern| pattern.len() <= LONGEST_PATTERN) {
+    if let Some(pattern) = pattern.filter(|pattern| pattern.len() <= MAX_PATTERN) {
         let _ = write!(kind, ", matches `{pattern}`");
     }
     kind

@@ -56,7 +56,7 @@ fn reference_of_the_kinds() {
 fn reference_of_annotations_and_labels() {
     let mut text = String::from(
         "The annotations and labels that the program reads or writes, with their values, and the documents in two of them. \
-         [Reference](../reference.md) has examples.\n",
+         [Request and status](../request.md) has examples.\n",
     );
     text.push_str("\n## Keys of this project and of the kubelet\n\n");
     text.push_str(&keys::table("src/api/annotation.rs"));

@@ -18,14 +18,14 @@ const NAMES: &str = r#"call!\(|debug_(struct|tuple)|write_str|named\("|forbidden
 
 /// Words in the sources that look like a reason and are none.
 const OTHERS: &str = "
-Always AlwaysAllow Authorization Available Bound Chosen ClaimTemplate ClusterFirst ConfigMap DeleteGuard
+Always AlwaysAllow Authorization Available Away Bound Chosen ClaimTemplate ClusterFirst ConfigMap DeleteGuard
 DeletionByTaintManager Deployment DisruptionTarget DoesNotExist Ei Equal Error Exists Failure False
 FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun HostIP IfNotPresent In InPlace
 InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer
 NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer
 PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready
 Reconciling Recreate Rollback ScaleFailed ScaleIn Secret Stalled StartFirst StartInPlaceUpdate StopFirst Swap
-TerminationByKubelet Ti True Unknown UpdateFailed Updated
+TerminationByKubelet Ti True Unknown Unreached UpdateFailed Updated
 Verify Warning
 ";
 

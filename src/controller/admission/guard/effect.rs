@@ -19,7 +19,7 @@ use crate::workload::action::NewHookRun;
 
 /// Attempts at a free name: the first ones in a fixed order, so that concurrent requests try the same names, the
 /// rest with random names that cannot be taken in advance.
-const TRIES: (usize, usize) = (3, 5);
+const MAX_TRIES: (usize, usize) = (3, 5);
 /// The host that is named as the source of events.
 const HOST: &str = "inplace-controller";
 
@@ -136,7 +136,7 @@ impl Guard {
             return Ok(guard::would_start(&name, run, why));
         }
         let mut run = run.clone();
-        for number in 1..=TRIES.1 {
+        for number in 1..=MAX_TRIES.1 {
             match self.server.create_hook_run(&object(asked, pod, &run, &spec, finishes)).await {
                 Ok(_) => {
                     let note = format!(
@@ -154,8 +154,8 @@ impl Guard {
                     }
                     // Without a random number, the next number is tried.
                     let random = || Some(u32::try_from(random::number().ok()? >> 33).unwrap_or(0));
-                    let other = guard::renumbered(pod, &run, (number >= TRIES.0).then(random).flatten());
-                    let Some(other) = other.filter(|_| number < TRIES.1) else { return Err(error) };
+                    let other = guard::renumbered(pod, &run, (number >= MAX_TRIES.0).then(random).flatten());
+                    let Some(other) = other.filter(|_| number < MAX_TRIES.1) else { return Err(error) };
                     let note = guard::taken(&run.name, &other.name);
                     self.record_event(asked, pod, "DeleteGuardNameTaken", true, note).await;
                     run = other;

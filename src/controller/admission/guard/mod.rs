@@ -108,7 +108,7 @@ impl Guard {
     async fn review(&self, asked: &Request, way: Way) -> Result<Result<Option<String>, String>, Error> {
         let namespace = &asked.namespace;
         let Some(pod) = self.server.guarded_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
-        if !guard::is_held(&pod) {
+        if !guard::is_guarded(&pod) {
             return Ok(Ok(None));
         }
         match asked.old_uid() {

@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use crate::api::pod_template::PodTemplate;
 
 /// The limit for one namespace, in bytes.
-const MOST_IN_NAMESPACE: usize = 4 << 20;
+const MAX_BYTES_OF_NAMESPACE: usize = 4 << 20;
 /// The limit for all namespaces together, in bytes.
-const MOST: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// Templates by the uids of their revisions.
 #[derive(Debug, Default)]
@@ -48,11 +48,11 @@ impl Contents {
         let bytes = text.len();
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         cache.texts.remove(uid);
-        if bytes > MOST_IN_NAMESPACE {
+        if bytes > MAX_BYTES_OF_NAMESPACE {
             return bytes;
         }
-        cache.evict(bytes, MOST_IN_NAMESPACE, |text| text.namespace == namespace);
-        cache.evict(bytes, MOST, |_| true);
+        cache.evict(bytes, MAX_BYTES_OF_NAMESPACE, |text| text.namespace == namespace);
+        cache.evict(bytes, MAX_BYTES, |_| true);
         cache.clock += 1;
         let cached = Cached { namespace: namespace.to_owned(), template: text, used: cache.clock };
         cache.texts.insert(uid.to_owned(), cached);
@@ -96,14 +96,14 @@ mod tests {
             let cache = contents.0.lock().unwrap();
             cache.texts.values().map(|text| text.template.len()).sum::<usize>()
         };
-        assert!(held(&contents) <= MOST_IN_NAMESPACE);
+        assert!(held(&contents) <= MAX_BYTES_OF_NAMESPACE);
         assert_eq!(contents.get("uid-9").map(|(template, _)| template), Some(template.clone()));
         assert_eq!(contents.get("uid-5"), None);
         for at in 0..100 {
             contents.put(&format!("shop-{at}"), &format!("other-{at}"), &template);
         }
-        assert!(held(&contents) <= MOST);
-        let huge = PodTemplate(json!("x".repeat(MOST_IN_NAMESPACE)));
+        assert!(held(&contents) <= MAX_BYTES);
+        let huge = PodTemplate(json!("x".repeat(MAX_BYTES_OF_NAMESPACE)));
         contents.put("shop", "huge", &huge);
         assert_eq!(contents.get("huge"), None);
     }

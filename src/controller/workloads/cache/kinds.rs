@@ -29,18 +29,18 @@ use crate::workload::revision::{self, Record};
 use crate::workload::spec::WorkloadSpec;
 
 /// The most owners of a claim that are cached. One with more of them, or with longer texts, belongs to no set.
-const MOST_OWNERS: usize = 16;
+const MAX_OWNERS: usize = 16;
 /// The longest cached text of a claim.
-const LONGEST_TEXT: usize = 253;
+const MAX_TEXT: usize = 253;
 /// The most labels of a revision that can be adopted, and of a claim; they are those of the workload's pods.
-const MOST_LABELS: usize = 64;
+const MAX_LABELS: usize = 64;
 /// The most bytes of those labels.
-const MOST_LABEL_BYTES: usize = 4 << 10;
+const MAX_LABEL_BYTES: usize = 4 << 10;
 /// The memory that a text and its slot in a map or a list take, beside its bytes.
 const OVERHEAD: usize = 128;
 /// The limit for the cached `ControllerRevisions` of one namespace, in bytes: enough for more than ten thousand of
 /// them. Revisions beyond the limit are treated as absent, for that namespace only.
-const MOST_REVISION_BYTES: usize = 8 << 20;
+const MAX_REVISION_BYTES: usize = 8 << 20;
 
 /// A cached workload.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ pub(super) fn is_workload(owner: &OwnerReference) -> bool {
 /// True unless the labels are too many or too long to be cached.
 fn are_few(labels: &BTreeMap<String, String>) -> bool {
     let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
-    labels.len() <= MOST_LABELS && bytes <= MOST_LABEL_BYTES
+    labels.len() <= MAX_LABELS && bytes <= MAX_LABEL_BYTES
 }
 
 fn version(meta: &ObjectMeta) -> String {
@@ -249,7 +249,7 @@ impl Trim for CachedRevision {
     }
 
     fn most_bytes() -> Option<usize> {
-        Some(MOST_REVISION_BYTES)
+        Some(MAX_REVISION_BYTES)
     }
 }
 
@@ -259,9 +259,9 @@ impl Trim for CachedClaim {
 
     fn trim(source: PersistentVolumeClaim) -> (ObjectMeta, Self) {
         let PersistentVolumeClaim { metadata: meta, spec, status } = source;
-        let short = |text: &String| text.len() <= LONGEST_TEXT;
+        let short = |text: &String| text.len() <= MAX_TEXT;
         let owners = meta.owner_references.iter().flatten();
-        let is_short = owners.clone().count() <= MOST_OWNERS
+        let is_short = owners.clone().count() <= MAX_OWNERS
             && owners.clone().all(|owner| short(&owner.name) && short(&owner.uid));
         let owner = |owner: &OwnerReference| claims::ClaimOwner {
             is_pod: owner.api_version == "v1" && owner.kind == "Pod",
@@ -373,9 +373,9 @@ mod tests {
         assert_eq!(fits(other_content), Some((labels, false)));
         let mut many_labels = orphan.clone();
         many_labels["metadata"]["labels"] =
-            (0..=MOST_LABELS).map(|at| (format!("label-{at}"), json!("x"))).collect();
+            (0..=MAX_LABELS).map(|at| (format!("label-{at}"), json!("x"))).collect();
         let mut long_labels = orphan.clone();
-        long_labels["metadata"]["labels"] = json!({"app": "x".repeat(MOST_LABEL_BYTES)});
+        long_labels["metadata"]["labels"] = json!({"app": "x".repeat(MAX_LABEL_BYTES)});
         let mut of_another_kind = orphan;
         of_another_kind["metadata"]["ownerReferences"] = owned_by("apps", "StatefulSet");
         for nothing in [many_labels, long_labels, of_another_kind] {

@@ -40,12 +40,12 @@ impl World {
         }
         self.advance(self.now + ms(takes));
         let result = match fault {
-            _ if away => refused(Class::Away),
+            _ if away => refused(Class::Unavailable),
             0 => refused(Class::Refused),
-            1 | 2 => refused(Class::Away),
+            1 | 2 => refused(Class::Unavailable),
             3 => {
                 let _ = self.apply(effect);
-                refused(Class::Away)
+                refused(Class::Unavailable)
             }
             _ => self.apply(effect),
         };

@@ -32,7 +32,7 @@ impl World {
         match fault {
             _ if self.away() => {
                 self.advance(self.now + ms(takes));
-                effect_error(Class::Away)
+                effect_error(Class::Unavailable)
             }
             0 => {
                 self.advance(self.now + ms(takes));
@@ -40,7 +40,7 @@ impl World {
             }
             1 => {
                 self.advance(self.now + ms(takes));
-                effect_error(Class::Away)
+                effect_error(Class::Unavailable)
             }
             2 => {
                 // The runtime is slower than the agent's timeout: the effect happens after
@@ -48,12 +48,12 @@ impl World {
                 let late = self.roll_ms(1, 1500);
                 self.at(takes + late, Event::Late(effect.clone()));
                 self.advance(self.now + ms(takes));
-                effect_error(Class::Away)
+                effect_error(Class::Unavailable)
             }
             _ => {
                 self.advance(self.now + ms(takes));
                 let result = self.apply(effect);
-                if fault == 3 { effect_error(Class::Away) } else { result }
+                if fault == 3 { effect_error(Class::Unavailable) } else { result }
             }
         }
     }

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use crate::api::status::Action;
-use crate::operation::answer::{Next, overdue};
+use crate::operation::decision::{Next, overdue};
 use crate::operation::effect::{Leftover, remove};
 use crate::operation::end::never_started;
 use crate::operation::note::Note;
@@ -19,7 +19,12 @@ use crate::operation::verify::{Verdict, verify};
 
 /// The next step of the rollback: every touched container, last one first, once. A container that was to be restarted
 /// only has to run; a swapped one has to run its previous image.
-pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot, now: Timestamp) -> Next {
+pub(super) fn rollback(
+    operation: &Operation,
+    failure: &Failure,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Next {
     let give_up = |then: Failure| {
         let (failure, then) = (failure.clone(), Some(then));
         Next::Note(Note::End(Outcome::Failed { failure, then, touched: true }))
@@ -40,7 +45,7 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
             continue;
         }
         let next = if target.back.is_none() {
-            match roll_back(operation, target, snapshot, now) {
+            match prepare(operation, target, snapshot, now) {
                 Some(next) => next,
                 None => continue,
             }
@@ -66,7 +71,7 @@ pub(super) fn back(operation: &Operation, failure: &Failure, snapshot: &Snapshot
 }
 
 /// Prepares the rollback of `target`. `None` when it needs none.
-fn roll_back(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+fn prepare(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
     let instances = snapshot.instances(&target.name);
     if let Some(instance) = never_started(operation, &instances) {
         return Some(Next::Do(remove(instance, Leftover::NeverStarted)));

@@ -42,7 +42,7 @@ pub struct Cidr(IpNet);
 
 /// The policy for the addresses that hooks may reach.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct AddressPolicy {
     allowed: Vec<Cidr>,
     denied: Vec<Cidr>,
     /// True if a user runs the hook on the user's own machine: then its addresses are not denied.
@@ -73,7 +73,7 @@ pub enum Unreachable {
     },
 }
 
-impl Reach {
+impl AddressPolicy {
     /// The default policy, with `allowed` permitted as well.
     pub fn new(allowed: Vec<Cidr>) -> Self {
         Self { allowed, ..Self::default() }
@@ -296,7 +296,7 @@ mod tests {
             ("::ffff:100.100.100.200", "metadata"),
             ("::ffff:0.0.0.0", "not an address"),
         ] {
-            let denied = Reach::default().check(ip(address)).unwrap_err().to_string();
+            let denied = AddressPolicy::default().check(ip(address)).unwrap_err().to_string();
             assert!(denied.contains(why), "{address}: {denied}");
         }
     }
@@ -306,22 +306,22 @@ mod tests {
         for address in
             ["10.0.0.1", "192.168.1.1", "100.64.0.1", "1.1.1.1", "fd00::1", "2001:db8::1", "64:ff9b::a00:1"]
         {
-            Reach::default().check(ip(address)).unwrap();
+            AddressPolicy::default().check(ip(address)).unwrap();
         }
     }
 
     #[test]
     fn what_is_allowed_is_reached_and_nothing_else() {
-        let reach = Reach::new(vec![cidr("127.0.0.0/8"), cidr("169.254.7.7"), cidr("fe80::/10")]);
+        let policy = AddressPolicy::new(vec![cidr("127.0.0.0/8"), cidr("169.254.7.7"), cidr("fe80::/10")]);
         for address in ["127.0.0.1", "127.9.9.9", "169.254.7.7", "fe80::1", "::ffff:127.0.0.1"] {
-            reach.check(ip(address)).unwrap();
+            policy.check(ip(address)).unwrap();
         }
         for address in ["169.254.7.8", "::1", "0.0.0.0", "::ffff:169.254.169.254"] {
-            reach.check(ip(address)).unwrap_err();
+            policy.check(ip(address)).unwrap_err();
         }
-        Reach::new(vec![cidr("0.0.0.0/0")]).check(ip("169.254.169.254")).unwrap();
-        Reach::new(vec![cidr("::/0")]).check(ip("fe80::1")).unwrap();
-        Reach::new(Cidr::LOOPBACK.to_vec()).check(ip("::1")).unwrap();
+        AddressPolicy::new(vec![cidr("0.0.0.0/0")]).check(ip("169.254.169.254")).unwrap();
+        AddressPolicy::new(vec![cidr("::/0")]).check(ip("fe80::1")).unwrap();
+        AddressPolicy::new(Cidr::LOOPBACK.to_vec()).check(ip("::1")).unwrap();
     }
 
     #[tokio::test]
@@ -330,26 +330,29 @@ mod tests {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         let own = socket.connect("192.0.2.1:9").ok().and_then(|()| Some(socket.local_addr().ok()?.ip()));
         if let Some(own) = own.filter(|own| !own.is_loopback()) {
-            let denied = Reach::default().addresses(&own.to_string(), 80).await.unwrap_err().to_string();
+            let denied =
+                AddressPolicy::default().addresses(&own.to_string(), 80).await.unwrap_err().to_string();
             assert!(denied.contains("the machine where the hook runs"), "{denied}");
-            let reach = Reach::new(vec![cidr(&own.to_string())]);
-            assert!(reach.addresses(&own.to_string(), 80).await.is_ok());
-            assert!(Reach::default().at_own_machine().addresses(&own.to_string(), 10250).await.is_ok());
+            let policy = AddressPolicy::new(vec![cidr(&own.to_string())]);
+            assert!(policy.addresses(&own.to_string(), 80).await.is_ok());
+            assert!(
+                AddressPolicy::default().at_own_machine().addresses(&own.to_string(), 10250).await.is_ok()
+            );
         }
         for address in ["198.51.100.7", "::ffff:198.51.100.7", "2001:db8::7"] {
-            let denied = Reach::default().addresses(address, 10250).await.unwrap_err().to_string();
+            let denied = AddressPolicy::default().addresses(address, 10250).await.unwrap_err().to_string();
             assert!(denied.contains("Kubernetes' own components"), "{denied}");
-            assert!(Reach::default().addresses(address, 8080).await.is_ok());
+            assert!(AddressPolicy::default().addresses(address, 8080).await.is_ok());
         }
     }
 
     #[tokio::test]
     async fn what_is_denied_by_hand_is_denied_whatever_is_allowed() {
-        let reach = Reach::new(vec![cidr("0.0.0.0/0")]).and_deny(vec![cidr("10.1.0.0/16")]);
-        let denied = reach.addresses("10.1.2.3", 80).await.unwrap_err().to_string();
+        let policy = AddressPolicy::new(vec![cidr("0.0.0.0/0")]).and_deny(vec![cidr("10.1.0.0/16")]);
+        let denied = policy.addresses("10.1.2.3", 80).await.unwrap_err().to_string();
         assert!(denied.contains("--hook-deny"), "{denied}");
-        assert!(reach.addresses("::ffff:10.1.2.3", 80).await.is_err());
-        assert!(reach.addresses("10.2.2.3", 80).await.is_ok());
+        assert!(policy.addresses("::ffff:10.1.2.3", 80).await.is_err());
+        assert!(policy.addresses("10.2.2.3", 80).await.is_ok());
     }
 
     #[test]
@@ -364,11 +367,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_is_judged_by_what_it_stands_for() {
-        let denied = Reach::default().addresses("localhost", 80).await.unwrap_err().to_string();
+        let denied = AddressPolicy::default().addresses("localhost", 80).await.unwrap_err().to_string();
         assert!(denied.contains("loopback"), "{denied}");
-        let reach = Reach::new(vec![cidr("127.0.0.1")]);
-        let found = reach.addresses("localhost", 80).await.unwrap();
+        let policy = AddressPolicy::new(vec![cidr("127.0.0.1")]);
+        let found = policy.addresses("localhost", 80).await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|at| at.ip() == ip("127.0.0.1")), "{found:?}");
-        assert_eq!(reach.addresses("[fd00::1]", 80).await.unwrap(), ["[fd00::1]:80".parse().unwrap()]);
+        assert_eq!(policy.addresses("[fd00::1]", 80).await.unwrap(), ["[fd00::1]:80".parse().unwrap()]);
     }
 }

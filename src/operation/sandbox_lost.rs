@@ -7,7 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::Action;
-use crate::operation::answer::{Next, Waiting};
+use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Leftover, remove};
 use crate::operation::end::never_started;
 use crate::operation::note::Note;
@@ -20,7 +20,12 @@ const REQUEUE: SignedDuration = SignedDuration::from_millis(250);
 /// Decides the next step when the pod's sandbox is not the operation's, or does not run. A touched
 /// container counts as restarted once it runs in the new sandbox, and as swapped once it runs there from the
 /// requested image. Nothing is created in the new sandbox.
-pub(super) fn moved(operation: &Operation, sandbox: &Sandbox, snapshot: &Snapshot, now: Timestamp) -> Next {
+pub(super) fn sandbox_lost(
+    operation: &Operation,
+    sandbox: &Sandbox,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Next {
     let is_another = sandbox.id != operation.sandbox_id;
     let what = if is_another { "replaced" } else { "not ready" };
     let follows = operation.touched() && operation.in_cluster && sandbox.owner.is_kubelet();
