@@ -161,7 +161,8 @@ impl Client {
         self.stop.store(true, Ordering::Relaxed);
         self.senders.drain(..).for_each(|sender| sender.join().unwrap());
         let answers = std::mem::take(&mut *self.answers.lock().unwrap());
-        let failed: Vec<_> = answers.iter().filter_map(|answer| answer.version.as_ref().err()).collect();
+        let failure = |answer: &Answer| Some(format!("{}: {}", answer.at, answer.version.as_ref().err()?));
+        let failed: Vec<_> = answers.iter().filter_map(failure).collect();
         let gaps = answers.iter().zip(answers.iter().skip(1));
         let gap = gaps.map(|(one, next)| next.at.duration_since(one.at)).max().unwrap_or_default();
         eprintln!(

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{
     agent::status,
-    crash::start_first::{Held, Point, hold},
+    crash::start_first::{Held, Point, TRIES, hold},
     crash::{CrashFixture, LONG},
     ongoing::{containers, end_process, is_fence, is_running},
     orphaned_fence::collection,
@@ -40,9 +40,20 @@ const REPLACED: [(bool, &str); 4] = [
 fn bring<'a>(fixture: &CrashFixture, pods: &'a [Pod<'_>], points: [(bool, &str); 4]) -> Vec<Held<'a>> {
     let points = points.map(|(swaps, name)| Point { swaps, name: name.to_owned() });
     let held = hold(fixture, pods.iter().zip(points).collect());
-    for held in &held {
-        assert!(held.name.is_some(), "never {:?}", held.point);
+    held.into_iter().map(|held| again(fixture, held)).collect()
+}
+
+/// Repeats an operation that has missed its point: the kubelet may start the new instance first.
+fn again<'a>(fixture: &CrashFixture, mut held: Held<'a>) -> Held<'a> {
+    for _ in 1..TRIES {
+        if held.name.is_some() {
+            break;
+        }
+        let pod = held.pod;
+        let Some(point) = held.ends() else { unreachable!("it has missed its point") };
+        held = hold(fixture, vec![(pod, point)]).remove(0);
     }
+    assert!(held.name.is_some(), "never {:?}", held.point);
     held
 }
 
