@@ -14,10 +14,10 @@ use crate::api::request::{
     DEADLINE_SECONDS, Drain, OnFailure, Order, PreHookPhase, READY_TIMEOUT_SECONDS, RequestedEngine,
 };
 use crate::api::serde_default::is_default;
-use crate::api::workload::{Condition, WorkloadHook, nothing, quarter, yes};
+use crate::api::workload::{Condition, UpdateFailurePolicy, WorkloadHook, nothing, quarter, yes};
 /// A restart or swap that is done once in every pod of a target. Only `maxUnavailable`, `partition`, `paused`,
-/// `failureThreshold`, `deadlineSeconds`, `progressDeadlineSeconds` and `ttlSecondsAfterFinished` can be changed later;
-/// for any other change create a new rollout.
+/// `failureThreshold`, `onFailure`, `deadlineSeconds`, `progressDeadlineSeconds` and `ttlSecondsAfterFinished` can be
+/// changed later; for any other change create a new rollout.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "inplace.dev",
@@ -33,6 +33,7 @@ use crate::api::workload::{Condition, WorkloadHook, nothing, quarter, yes};
     printcolumn = r#"{"name":"DONE","type":"integer","jsonPath":".status.done","description":"Pods that are done"}"#,
     printcolumn = r#"{"name":"BUSY","type":"integer","jsonPath":".status.busy","description":"Pods in progress"}"#,
     printcolumn = r#"{"name":"FAILED","type":"integer","jsonPath":".status.failed","description":"Pods that failed"}"#,
+    printcolumn = r#"{"name":"RETURNED","type":"integer","priority":1,"jsonPath":".status.abort.returned","description":"Pods that an abort has taken back"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
     printcolumn = r#"{"name":"MESSAGE","type":"string","priority":1,"jsonPath":".status.message","description":"Human-readable message"}"#
 )]
@@ -67,6 +68,12 @@ pub struct InPlaceRolloutSpec {
     #[serde(default = "first")]
     #[schemars(extend("nullable" = false))]
     pub failure_threshold: IntOrString,
+    /// What happens when `failureThreshold` is reached or `progressDeadlineSeconds` is over. `Pause`: the rollout ends
+    /// and the pods stay as they are. `Abort`: pods that name the new images go back in place to the images that they
+    /// named before, within the same budget and with the same hooks. Only for swaps: a restart leaves nothing to take
+    /// back.
+    #[serde(default)]
+    pub on_failure: UpdateFailurePolicy,
     /// True to allow a swap to an image that differs from the template of the pod's owner: the next pod that the
     /// owner creates has the template's image again.
     #[serde(default)]
@@ -74,7 +81,8 @@ pub struct InPlaceRolloutSpec {
     /// True to pull the images of a swap on the nodes of pods that wait for their task.
     #[serde(default = "yes")]
     pub prefetch: bool,
-    /// Seconds until the rollout must have ended, paused or not. Absent: no limit.
+    /// Seconds until the rollout must have ended, paused or not. The way back of an abort has this time again. Absent:
+    /// no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub deadline_seconds: Option<i32>,
@@ -217,7 +225,8 @@ pub struct InPlaceRolloutStatus {
     /// When the controller first observed the rollout. Pods that were created later are not restarted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When a pod was last done or failed, or the rollout started or was resumed. Absent while it is paused.
+    /// When a pod was last done, back or failed, or the rollout or its abort started or was resumed. Absent while it is
+    /// paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progressed_at: Option<Timestamp>,
     /// When the rollout ended.
@@ -238,12 +247,45 @@ pub struct InPlaceRolloutStatus {
     /// The pods that failed, with the reason; at most one hundred.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<PodFailure>,
+    /// The abort of the rollout: pods go back, or are back, at the images that they named before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abort: Option<RolloutAbort>,
     /// `Progressing`, `Complete` and `Failed`, and `Ready`, `Reconciling` and `Stalled`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Downtime in milliseconds, over the containers of the pods that are done and still exist.
     #[serde(skip_serializing_if = "is_default")]
     pub downtime_ms: Downtime,
+}
+/// The abort of a rollout, see `spec.onFailure`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RolloutAbort {
+    /// Why the rollout is aborted: machine-readable.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Why the rollout is aborted: human-readable.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When the abort began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// Pods that go back or are back.
+    pub pods: i32,
+    /// Pods that are back at the images that they named before.
+    pub returned: i32,
+    /// Pods that did not come back.
+    pub failed: i32,
+    /// Pods that are left as they are: another client changed their image, or no image from before is on record.
+    pub skipped: i32,
+    /// The pods that did not come back, with the reason; at most one hundred.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<PodFailure>,
+}
+/// The id of the request that takes a pod back in the abort of the rollout `uid`. It differs from that of the swap: an agent
+/// carries out each id once.
+pub fn back_id(uid: &str) -> String {
+    format!("{uid}-back")
 }
 /// The downtime of containers, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -270,12 +312,21 @@ pub enum RolloutPhase {
     Failed,
     /// A newer one has the same target.
     Superseded,
+    /// The rollout has failed, and its pods go back to the images that they named before.
+    Aborting,
+    /// The rollout has failed, and its pods are back.
+    Aborted,
+    /// The rollout has failed, and not all of its pods are back.
+    AbortFailed,
 }
 
 impl RolloutPhase {
     /// True if the rollout has ended: no other phase follows.
     pub fn is_terminal(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Superseded)
+        match self {
+            Self::Pending | Self::Running | Self::Paused | Self::Aborting => false,
+            Self::Succeeded | Self::Failed | Self::Superseded | Self::Aborted | Self::AbortFailed => true,
+        }
     }
 }
 /// A pod that failed.

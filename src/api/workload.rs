@@ -39,8 +39,9 @@ pub enum UpdateFailurePolicy {
     /// The pods stay as they are. After too many failures no further pods are updated; the deadline is only reported.
     #[default]
     Pause,
-    /// All pods go back to `status.stableRevision`, within the same budget and with the same hooks: in place, or by
-    /// recreation under `RollingUpdate`. Another template or the annotation `inplace.dev/retry` ends the abort.
+    /// The pods go back, within the same budget and with the same hooks. Those of a workload go back to
+    /// `status.stableRevision`, in place, or by recreation under `RollingUpdate`; another template or the annotation
+    /// `inplace.dev/retry` ends the abort. Those of an `InPlaceRollout` go back to the images that they named before.
     Abort,
 }
 

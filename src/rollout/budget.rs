@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::api::in_place_rollout::InPlaceRolloutSpec;
 use crate::podtask::amount::Amount;
 use crate::podtask::budget::Budget;
-use crate::rollout::view::{PodView, State};
+use crate::rollout::view::PodView;
 
 /// The limits of a spec, for a given number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +41,14 @@ impl Bounds {
         views.len().saturating_sub(self.held).saturating_sub(begun)
     }
 
-    /// The budget for the next pods, when `missing` pods of the target do not exist or are being deleted.
-    pub(super) fn budget(self, views: &[PodView<'_>], missing: usize) -> Budget {
+    /// The budget for the next pods, of which `remaining` may begin in all, when `missing` pods of the target do not
+    /// exist or are being deleted.
+    pub(super) fn budget(self, views: &[PodView<'_>], missing: usize, remaining: usize) -> Budget {
         let busy = views.iter().filter(|view| view.is_busy()).count();
-        let is_out = |view: &&PodView<'_>| !view.available || view.is_busy() || view.state == State::Taken;
+        let is_out = |view: &&PodView<'_>| !view.available || view.is_busy() || view.taken;
         let out = missing + views.iter().filter(is_out).count();
         Budget {
-            tasks: self.remaining(views).min(self.unavailable.saturating_sub(busy)),
+            tasks: remaining.min(self.unavailable.saturating_sub(busy)),
             available: self.unavailable.saturating_sub(out),
         }
     }

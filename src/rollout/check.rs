@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, RolloutTarget};
 use crate::api::request::{InvalidRequest, Order, RequestedEngine, is_dns_subdomain};
+use crate::api::workload::UpdateFailurePolicy;
 use crate::api::workload_kind::{KINDS, Kind};
 use crate::podtask::amount::Amount;
 use crate::podtask::priority;
@@ -51,6 +52,7 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
         }
     }
     problems.extend(start_first(spec));
+    problems.extend(abort(spec));
     // The id is the uid of an object that may not have one yet.
     match request("x", spec).check() {
         Ok(()) => {}
@@ -75,6 +77,15 @@ fn start_first(spec: &InPlaceRolloutSpec) -> Option<String> {
         return None;
     };
     (spec.pod.order == Order::StartFirst).then(|| format!("spec.pod.order: {why}"))
+}
+
+/// A restart changes no image that an abort could take back.
+fn abort(spec: &InPlaceRolloutSpec) -> Option<String> {
+    let restarts_only = spec.containers.iter().all(|container| container.image.is_none());
+    (spec.on_failure == UpdateFailurePolicy::Abort && restarts_only).then(|| {
+        "spec.onFailure: a restart leaves nothing that Abort could take back: give a container an image, or use Pause"
+            .to_owned()
+    })
 }
 
 fn target(target: &RolloutTarget) -> Vec<String> {

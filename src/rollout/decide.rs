@@ -1,5 +1,7 @@
 //! Decides which writes and which status follow from a rollout's spec and the cached objects. Writes nothing.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation;
@@ -12,6 +14,8 @@ use crate::podtask::priority::{Group, NodeLabels, group};
 use crate::podtask::state::{End, Stage};
 use crate::podtask::time::{later, whole_seconds};
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
+use crate::rollout::abort;
+use crate::rollout::back;
 use crate::rollout::budget::Bounds;
 use crate::rollout::check;
 use crate::rollout::desired::Rollout;
@@ -196,10 +200,20 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
     let mut status = report::status(rollout, &views, bounds);
     status.started_at = Some(started);
     let failed = usize::try_from(status.failed).unwrap_or(0);
-    let progressed = status.done > rollout.before.done || status.failed > rollout.before.failed;
-    let stop_reason = stop_reason(rollout, &input, started, failed, bounds.failures, progressed)
-        .or_else(|| given_up(rollout, input.target, &views, bounds))
+    let aborts = status.abort.as_ref().zip(rollout.before.abort.as_ref());
+    let (counts_from, mut progressed, stop_reason) = if let Some((abort, before)) = aborts {
+        let progressed = abort.returned > before.returned || abort.failed > before.failed;
+        let stop_reason = abort::stops(rollout, &input, &views, bounds, abort, progressed);
+        (abort.started_at.unwrap_or(started), progressed, stop_reason)
+    } else {
+        let progressed = status.done > rollout.before.done || status.failed > rollout.before.failed;
+        let stop_reason = stop_reason(rollout, &input, started, failed, bounds.failures, progressed)
+            .or_else(|| given_up(rollout, input.target, &views, bounds));
+        (started, progressed, stop_reason)
+    };
+    let stop_reason = stop_reason
         .map(|stop_reason| stop_reason.naming(&rollout.before.reason, report::unreachable(&views)));
+    let abort_begins = abort::begins(rollout, stop_reason.as_ref(), input.target, now);
 
     let mut planner = Planner {
         rollout,
@@ -209,22 +223,44 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
         waits: report::Waits::default(),
     };
     for view in &views {
-        planner.end_or_recall(view, stop_reason.as_ref());
+        planner.end_or_recall(view, stop_reason.is_some() || rollout.aborts() && !view.is_back());
         planner.renew(view, &input.allowance);
         planner.wake(view);
     }
     let may_begin = stop_reason.is_none() && !rollout.spec.paused;
     if may_begin {
         planner.waits.missing = missing;
-        planner.begin(&views, bounds.budget(&views, missing), &mut input.allowance);
+        let remaining = if rollout.aborts() { views.len() } else { bounds.remaining(&views) };
+        planner.begin(&views, bounds.budget(&views, missing, remaining), &mut input.allowance);
     }
     let Planner { mut decision, waits, .. } = planner;
     let begun = decision.writes.iter().filter(|write| matches!(write.what, What::Begin(_))).count();
-    let remaining = if may_begin { bounds.remaining(&views).saturating_sub(begun) } else { 0 };
+    // The nodes have, or had, the images from before.
+    let pulls = may_begin && !rollout.aborts();
+    let remaining = if pulls { bounds.remaining(&views).saturating_sub(begun) } else { 0 };
     prefetch::add(rollout, &views, remaining, &mut decision.writes);
     status.busy += i32::try_from(begun).unwrap_or(0);
-    report::phase(rollout, &mut status, &views, bounds, stop_reason.as_ref(), &waits, now);
-    let deadline = stop_reason::deadline(rollout, started).filter(|_| stop_reason.is_none());
+    if rollout.aborts() {
+        // Pods that begin to go back are no longer done.
+        let begins = |view: &PodView<'_>| {
+            let begins =
+                |write: &Write| matches!(write.what, What::Begin(_)) && write.pod.uid == view.pod.base.uid;
+            decision.writes.iter().any(begins)
+        };
+        status.done =
+            report::number(views.iter().filter(|view| view.is_done(rollout) && !begins(view)).count());
+    }
+    let mut begins_at = None;
+    if abort_begins.is_some() {
+        (status.abort, begins_at, progressed) = (abort_begins, Some(now), true);
+        abort::phase(rollout, &mut status, &views, None, &waits);
+    } else if rollout.aborts() {
+        abort::phase(rollout, &mut status, &views, stop_reason.as_ref(), &waits);
+    } else {
+        report::phase(rollout, &mut status, &views, bounds, stop_reason.as_ref(), &waits);
+    }
+    report::complete(rollout, &mut status, now);
+    let deadline = stop_reason::deadline(rollout, counts_from).filter(|_| stop_reason.is_none());
     let lost = (*input.target == TargetState::Absent).then(|| later(now, REQUEUE));
     if status.phase != RolloutPhase::Paused {
         let since = rollout.before.progressed_at.filter(|_| !progressed);
@@ -232,7 +268,7 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
     }
     let stalled =
         stop_reason::progress_deadline(rollout, status.progressed_at).filter(|_| stop_reason.is_none());
-    let times = [decision.requeue_at, deadline, stalled, lost];
+    let times = [decision.requeue_at, deadline, stalled, lost, begins_at];
     decision.requeue_at = times.into_iter().flatten().min().filter(|_| !status.phase.is_terminal());
     decision.events = report::events(rollout, &status);
     decision.status = status;
@@ -266,13 +302,15 @@ impl Planner<'_> {
         view.pod.record.clone().filter(|record| record.rollout == self.rollout.uid)
     }
 
-    fn end_or_recall(&mut self, view: &PodView<'_>, stop_reason: Option<&StopReason>) {
-        let record = self.record(view).unwrap_or_else(|| PodRecord::new(self.rollout, self.now, Vec::new()));
+    fn end_or_recall(&mut self, view: &PodView<'_>, recalls: bool) {
+        let record = self
+            .record(view)
+            .unwrap_or_else(|| PodRecord { back: view.is_back(), ..PodRecord::new(self.rollout, self.now) });
         match &view.state {
             State::Ended(end) => {
                 self.decision.writes.push(end_of(view.pod, &record, end));
             }
-            State::Busy { touched: false } if stop_reason.is_some() && record.stage == Stage::Ordered => {
+            State::Busy { touched: false } if recalls && record.stage == Stage::Ordered => {
                 self.decision.writes.push(recall_of(view.pod, &record));
             }
             _ => {}
@@ -299,9 +337,20 @@ impl Planner<'_> {
             self.at(at);
         }
         if let Some(record) = self.record(view).filter(|_| view.is_busy()) {
-            self.at(record.sent().silent_at());
-            self.at(record.sent().lost_at());
+            self.at(record.silent_at());
+            self.at(record.lost_at());
         }
+    }
+
+    /// The record of a task that begins on the pod, without claims.
+    fn begun(&self, view: &PodView<'_>) -> PodRecord {
+        let new = PodRecord::new(self.rollout, self.now);
+        if self.rollout.aborts() {
+            let images = self.record(view).map(|record| record.images).unwrap_or_default();
+            return PodRecord { images, back: true, ..new };
+        }
+        let image = |name: &str| Some((name.to_owned(), view.pod.images.get(name)?.clone()));
+        PodRecord { images: self.rollout.images().filter_map(|(name, _)| image(name)).collect(), ..new }
     }
 
     fn begin(&mut self, views: &[PodView<'_>], mut budget: Budget, allowance: &mut DisruptionAllowance) {
@@ -322,13 +371,14 @@ impl Planner<'_> {
         };
         let mut next: Vec<_> = views.iter().filter(begins).collect();
         next.sort_by(|one, other| order::compare(one, other));
-        let in_progress = views.iter().filter(|view| view.is_busy() || view.state == State::Taken);
+        let in_progress = views.iter().filter(|view| view.is_busy() || view.taken);
         let mut load = NodeLoad::of(in_progress.map(|view| view.pod.base.node.as_deref()));
         for view in next {
             if budget.tasks == 0 {
                 break;
             }
-            let Some(order) = self.rollout.order(&view.pod.base) else {
+            let repairs = self.rollout.aborts() && !view.ready;
+            let Some(order) = self.rollout.order(&view.pod.base, repairs) else {
                 self.waits.not_ready += 1;
                 continue;
             };
@@ -348,7 +398,7 @@ impl Planner<'_> {
                 Ok(claims) => {
                     budget.spend(view.available);
                     load.add(node);
-                    let record = PodRecord::new(self.rollout, self.now, claims.clone());
+                    let record = PodRecord { claims: claims.clone(), ..self.begun(view) };
                     self.decision.writes.push(begin_of(self.rollout, view.pod, &record, order, claims));
                 }
                 Err(name) => {
@@ -367,16 +417,18 @@ impl Planner<'_> {
 }
 
 impl PodRecord {
-    fn new(rollout: &Rollout, now: Timestamp, claims: Vec<String>) -> Self {
+    fn new(rollout: &Rollout, now: Timestamp) -> Self {
         Self {
             rollout: rollout.uid.clone(),
             name: rollout.name.clone(),
             stage: Stage::Ordered,
             at: now,
             seconds: rollout.request().deadline_seconds,
-            claims,
+            claims: Vec::new(),
             reason: String::new(),
             note: String::new(),
+            images: BTreeMap::new(),
+            back: false,
         }
     }
 }
@@ -392,7 +444,11 @@ fn record_patch(record: &PodRecord, label: Option<String>) -> PodPatch {
 
 fn begin_of(rollout: &Rollout, pod: &Pod, record: &PodRecord, order: Order, claims: Vec<String>) -> Write {
     let mut patch = record_patch(record, Some(rollout.uid.clone()));
-    let mut request = Request { order, ..rollout.request() };
+    let request = match back::containers(rollout, pod) {
+        Ok(containers) if record.back => back::request(rollout, containers),
+        _ => rollout.request(),
+    };
+    let mut request = Request { order, ..request };
     // Without a standby nothing exists that a hook at the handover could check.
     if order == Order::StopFirst {
         request.pre_hook = request.pre_hook.filter(|hook| hook.phase != PreHookPhase::Handover);
@@ -404,17 +460,18 @@ fn begin_of(rollout: &Rollout, pod: &Pod, record: &PodRecord, order: Order, clai
 /// Withdraws the request of `record`, if it is still on the pod.
 pub(super) fn recall_of(pod: &Pod, record: &PodRecord) -> Write {
     let mut patch = record_patch(&record.at_stage(Stage::Recalled), Some(record.rollout.clone()));
-    patch.withdraw(&pod.base, &record.rollout);
+    patch.withdraw(&pod.base, &record.id());
     Write { pod: VersionedRef::of(&pod.base), patch, what: What::Recall }
 }
 
 /// Records how a task ended. A request without a terminal answer is removed, so that no agent accepts it later.
 pub(super) fn end_of(pod: &Pod, record: &PodRecord, end: &End) -> Write {
     let mut patch = record_patch(&record.ended(end), None);
-    let answer = pod.base.answer.as_ref().filter(|answer| answer.id == record.rollout);
+    let id = record.id();
+    let answer = pod.base.answer.as_ref().filter(|answer| answer.id == id);
     let answered = answer.is_some_and(|answer| answer.phase.is_terminal());
     if end.stage.withdraws(answered) {
-        patch.withdraw(&pod.base, &record.rollout);
+        patch.withdraw(&pod.base, &id);
     }
     Write { pod: VersionedRef::of(&pod.base), patch, what: What::End(end.clone(), record.claims.clone()) }
 }

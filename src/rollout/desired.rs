@@ -97,10 +97,16 @@ impl Rollout {
         request
     }
 
-    /// The order of the request for `pod`; `None`: not yet, because a container runs and is not Ready.
-    pub fn order(&self, pod: &Pod) -> Option<Order> {
+    /// True once the rollout takes its pods back.
+    pub fn aborts(&self) -> bool {
+        self.before.abort.is_some()
+    }
+
+    /// The order of the request for `pod`; `None`: not yet, because a container runs and is not Ready. `repairs`: the
+    /// rollout left the pod as it is.
+    pub fn order(&self, pod: &Pod, repairs: bool) -> Option<Order> {
         let names = self.spec.containers.iter().map(|container| container.name.as_str());
-        start_first::order(self.spec.pod.order, pod, names, false)
+        start_first::order(self.spec.pod.order, pod, names, repairs)
     }
 
     /// The containers that get an image, and the image.

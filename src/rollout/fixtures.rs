@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::request::Request;
 use crate::podtask::disruption::{Disruption, DisruptionAllowance};
 use crate::podtask::priority::NodeLabels;
 use crate::rollout::decide::{RolloutInput, Write};
@@ -83,9 +84,30 @@ pub(super) fn apply(pod: &mut Value, write: &Write) {
     }
 }
 
-/// Sets the status that the agent reports.
+/// Sets the status that the agent reports about the request of the rollout.
 pub(super) fn say(pod: &mut Value, phase: &str, step: Option<&str>) {
-    let answer = json!({"id": UID, "phase": phase, "step": step, "reason": "", "message": "said", "startedAt": null,
+    say_about(pod, UID, phase, step);
+}
+
+/// The request on the pod.
+pub(super) fn request(pod: &Value) -> Option<Request> {
+    Request::parse(pod["metadata"]["annotations"]["inplace.dev/request"].as_str()).unwrap()
+}
+
+/// The agent carries out the request on the pod: it reports `phase`, and after a success the pod has the new images.
+pub(super) fn carry_out(pod: &mut Value, phase: &str) {
+    let request = request(pod).unwrap();
+    say_about(pod, &request.id, phase, None);
+    for container in request.containers.into_iter().filter(|_| phase == "Succeeded") {
+        let all = pod["spec"]["containers"].as_array_mut().unwrap();
+        let own = all.iter_mut().find(|one| one["name"] == *container.name).unwrap();
+        own["image"] = container.image.map_or(own["image"].clone(), Value::from);
+    }
+}
+
+/// Sets the status that the agent reports about the request `id`.
+pub(super) fn say_about(pod: &mut Value, id: &str, phase: &str, step: Option<&str>) {
+    let answer = json!({"id": id, "phase": phase, "step": step, "reason": "", "message": "said", "startedAt": null,
         "finishedAt": null, "containers": []});
     pod["metadata"]["annotations"]["inplace.dev/status"] = json!(answer.to_string());
 }

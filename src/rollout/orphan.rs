@@ -22,8 +22,7 @@ pub fn orphan(pod: &Pod, now: Timestamp) -> (Option<Write>, Option<Timestamp>) {
             (Some(recall_of(pod, record)), None)
         }
         TaskState::Busy { .. } => {
-            let sent = record.sent();
-            (None, [sent.silent_at(), sent.lost_at()].into_iter().filter(|at| *at > now).min())
+            (None, [record.silent_at(), record.lost_at()].into_iter().filter(|at| *at > now).min())
         }
         TaskState::Over | TaskState::Waiting => (None, None),
     }

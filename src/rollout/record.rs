@@ -1,9 +1,15 @@
 //! What a rollout does with one pod, or did last. The record is the annotation `inplace.dev/rollout` of the pod, written
 //! together with the request. Reads and writes nothing.
+//!
+//! A user who may patch the pod can change the record. All that follows from its images is a request for this pod and
+//! for containers that the rollout names, which the same user could write as well.
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::api::in_place_rollout::back_id;
 use crate::api::status::Status;
 use crate::podtask::state::{End, Sent, Stage, TaskState};
 
@@ -11,7 +17,7 @@ use crate::podtask::state::{End, Sent, Stage, TaskState};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodRecord {
-    /// The uid of the rollout, which is the id of its request.
+    /// The uid of the rollout, which is the id of its first request.
     pub rollout: String,
     /// Name of the rollout.
     pub name: String,
@@ -30,6 +36,26 @@ pub struct PodRecord {
     /// How the task ended: one line for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+    /// The images that the containers of a swap named before it, by container.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub images: BTreeMap<String, String>,
+    /// True for the request that takes the pod back to these images.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub back: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A task of a rollout on a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RolloutTask {
+    /// True when it takes the pod back.
+    pub back: bool,
+    /// How far it is.
+    pub state: TaskState,
 }
 
 impl PodRecord {
@@ -45,18 +71,32 @@ impl PodRecord {
         Self { stage: end.stage, reason: end.reason.clone(), note: end.note.clone(), ..self.clone() }
     }
 
-    /// The request of the record.
-    pub fn sent(&self) -> Sent<'_> {
-        Sent { id: &self.rollout, stage: self.stage, at: self.at, seconds: self.seconds }
+    /// The id of the request.
+    pub fn id(&self) -> String {
+        if self.back { back_id(&self.rollout) } else { self.rollout.clone() }
+    }
+
+    /// Until when an agent must have given a first answer.
+    pub fn silent_at(&self) -> Timestamp {
+        self.sent("").silent_at()
+    }
+
+    /// Until when an agent that accepted the request must have reported the outcome.
+    pub fn lost_at(&self) -> Timestamp {
+        self.sent("").lost_at()
+    }
+
+    fn sent<'a>(&self, id: &'a str) -> Sent<'a> {
+        Sent { id, stage: self.stage, at: self.at, seconds: self.seconds }
     }
 
     /// The state of the task, given the id of the request on the pod and the agent's answer.
     pub fn state(&self, request: Option<&str>, answer: Option<&Status>, now: Timestamp) -> TaskState {
-        final_state(self.sent(), request, answer, now)
+        final_state(self.sent(&self.id()), request, answer, now)
     }
 }
 
-/// The state of the rollout `uid` on a pod, from its `record`, the id of the request on the pod and the agent's
+/// The task of the rollout `uid` on a pod, from its `record`, the id of the request on the pod and the agent's
 /// answer. `None`: the rollout has never requested anything of this pod.
 pub fn task_state(
     uid: &str,
@@ -64,14 +104,16 @@ pub fn task_state(
     request: Option<&str>,
     answer: Option<&Status>,
     now: Timestamp,
-) -> Option<TaskState> {
+) -> Option<RolloutTask> {
     if let Some(record) = record.filter(|record| record.rollout == uid) {
-        return Some(record.state(request, answer, now));
+        return Some(RolloutTask { back: record.back, state: record.state(request, answer, now) });
     }
     // Another client removed the record, but not the request or the answer. It is not known since when.
-    let begun = request == Some(uid) || answer.is_some_and(|answer| answer.id == uid);
-    let sent = Sent { id: uid, stage: Stage::Ordered, at: Timestamp::MAX, seconds: 0 };
-    begun.then(|| final_state(sent, request, answer, now))
+    [(back_id(uid), true), (uid.to_owned(), false)].into_iter().find_map(|(id, back)| {
+        let begun = request == Some(&id) || answer.is_some_and(|answer| answer.id == id);
+        let sent = Sent { id: &id, stage: Stage::Ordered, at: Timestamp::MAX, seconds: 0 };
+        begun.then(|| RolloutTask { back, state: final_state(sent, request, answer, now) })
+    })
 }
 
 /// The state of a request that is never repeated: no answer is a failure.

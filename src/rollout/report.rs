@@ -11,6 +11,7 @@ use crate::api::workload::Condition;
 use crate::podtask::state::Stage;
 use crate::podtask::time::whole_seconds;
 use crate::podtask::write::Event;
+use crate::rollout::abort;
 use crate::rollout::budget::Bounds;
 use crate::rollout::desired::Rollout;
 use crate::rollout::stop_reason::StopReason;
@@ -18,6 +19,10 @@ use crate::rollout::view::{PodView, State};
 
 /// The reason when as many pods are done as the partition allows.
 const PARTITION: &str = "Partition";
+/// The reason while `spec.paused` is true.
+pub(super) const PAUSED: &str = "Paused";
+/// The reason when all pods are processed and some have failed.
+pub(super) const SOME_FAILED: &str = "SomePodsFailed";
 
 /// Maximum number of failures with details.
 const MOST_FAILURES: usize = 100;
@@ -55,46 +60,57 @@ pub(super) fn unreachable(views: &[PodView<'_>]) -> Option<String> {
         .then(|| format!("waiting for {} pods that no agent reaches: {}{more}", pods.len(), names.join(", ")))
 }
 
-fn number(count: usize) -> i32 {
+pub(super) fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
 pub(super) fn status(rollout: &Rollout, views: &[PodView<'_>], bounds: Bounds) -> InPlaceRolloutStatus {
     let count = |is: &dyn Fn(&PodView<'_>) -> bool| number(views.iter().filter(|view| is(view)).count());
-    let (failures, failed) = failures(rollout, views);
+    let before = &rollout.before;
+    // Pods that go back have no record of their failure any more.
+    let has_failed = |view: &PodView<'_>| view.has_failed();
+    let (failures, failed) = failures((&before.failures, before.failed), views, has_failed, rollout.aborts());
     InPlaceRolloutStatus {
         observed_generation: rollout.generation,
         target: rollout.target(),
         pods: number(views.len()),
         wanted: number(views.len().saturating_sub(bounds.held)),
-        done: count(&|view| view.outcome() == Some(Stage::Done)),
+        done: count(&|view| view.is_done(rollout)),
         busy: count(&|view| view.is_busy()),
         failed,
         unavailable: count(&|view| !view.available),
         failures,
-        conditions: rollout.before.conditions.clone(),
-        downtime_ms: downtime(rollout, views),
+        abort: before.abort.as_ref().map(|abort| abort::counted(abort, views)),
+        conditions: before.conditions.clone(),
+        downtime_ms: if rollout.aborts() { before.downtime_ms } else { downtime(rollout, views) },
         ..InPlaceRolloutStatus::default()
     }
 }
 
-/// The failed pods with details, including those that no longer exist, and the number of all of them.
-fn failures(rollout: &Rollout, views: &[PodView<'_>]) -> (Vec<PodFailure>, i32) {
+/// The failed pods with details, including those that no longer exist, and the number of all of them. `before`: the last
+/// list and number. `keep`: a pod that has failed once stays on the list.
+pub(super) fn failures(
+    before: (&[PodFailure], i32),
+    views: &[PodView<'_>],
+    has_failed: impl Fn(&PodView<'_>) -> bool,
+    keep: bool,
+) -> (Vec<PodFailure>, i32) {
     let there: BTreeMap<&str, bool> =
-        views.iter().map(|view| (view.pod.base.uid.as_str(), view.has_failed())).collect();
-    let recorded = rollout.before.failures.iter();
+        views.iter().map(|view| (view.pod.base.uid.as_str(), has_failed(view))).collect();
+    let (recorded, number_before) = before;
     let mut failures: Vec<_> = recorded
-        .filter(|recorded| there.get(recorded.uid.as_str()).is_none_or(|failed| *failed))
+        .iter()
+        .filter(|recorded| keep || there.get(recorded.uid.as_str()).is_none_or(|failed| *failed))
         .cloned()
         .collect();
-    for view in views.iter().filter(|view| view.has_failed()) {
+    for view in views.iter().filter(|view| has_failed(view)) {
         if !failures.iter().any(|recorded| recorded.uid == view.pod.base.uid) {
             failures.push(failure(view));
         }
     }
     let all = number(failures.len());
     // Of failures beyond the maximum only the number is recorded.
-    let beyond = if rollout.before.failures.len() >= MOST_FAILURES { rollout.before.failed } else { 0 };
+    let beyond = if recorded.len() >= MOST_FAILURES { number_before } else { 0 };
     failures.truncate(MOST_FAILURES);
     (failures, all.max(beyond))
 }
@@ -154,7 +170,7 @@ pub(super) fn ended_early(
     status
 }
 
-/// Sets phase, reason, message and conditions.
+/// Sets phase, reason and message.
 pub(super) fn phase(
     rollout: &Rollout,
     status: &mut InPlaceRolloutStatus,
@@ -162,7 +178,6 @@ pub(super) fn phase(
     bounds: Bounds,
     stop_reason: Option<&StopReason>,
     waits: &Waits,
-    now: Timestamp,
 ) {
     let settled = |view: &PodView<'_>| view.outcome().is_some();
     let done = format!("{} of {} pods are done", status.done, status.wanted);
@@ -174,68 +189,73 @@ pub(super) fn phase(
         if status.failed > 0 || withdrawn > 0 {
             let withdrawn = if withdrawn > 0 { format!(", {withdrawn} withdrawn") } else { String::new() };
             let message = format!("{done}, {} failed{withdrawn}: see status.failures", status.failed);
-            (RolloutPhase::Failed, "SomePodsFailed", message)
+            (RolloutPhase::Failed, SOME_FAILED, message)
         } else {
             (RolloutPhase::Succeeded, "AllPodsDone", done)
         }
     } else {
         let held = number(views.iter().filter(|view| settled(view)).count()) >= status.wanted;
-        let line = line(&done, status, waits);
+        let line = waits.line(&done, status.busy, status.failed);
         match (rollout.spec.paused, held && status.busy == 0) {
-            (true, _) => (RolloutPhase::Paused, "Paused", format!("{line}; paused by spec.paused")),
+            (true, _) => (RolloutPhase::Paused, PAUSED, format!("{line}; paused by spec.paused")),
             (_, true) => {
                 let message = format!("{line}; spec.partition holds back {} pods", bounds.held);
                 (RolloutPhase::Paused, PARTITION, message)
             }
-            _ => (RolloutPhase::Running, waits.reason(status), line),
+            _ => (RolloutPhase::Running, waits.reason(status.busy), line),
         }
     };
     status.phase = phase;
     reason.clone_into(&mut status.reason);
     status.message = message;
-    if phase.is_terminal() {
+}
+
+/// Sets the time of the end and the conditions, once the phase is set.
+pub(super) fn complete(rollout: &Rollout, status: &mut InPlaceRolloutStatus, now: Timestamp) {
+    if status.phase.is_terminal() {
         status.finished_at = Some(now);
     }
     conditions(rollout, status, now);
 }
 
-fn line(done: &str, status: &InPlaceRolloutStatus, waits: &Waits) -> String {
-    let some = |count: usize, text: String| (count > 0).then_some(text);
-    let names: Vec<_> = waits.budgets.iter().map(String::as_str).collect();
-    let idle = status.busy == 0;
-    let parts = [
-        Some(done.to_owned()),
-        (status.busy > 0).then(|| format!("{} in progress", status.busy)),
-        (status.failed > 0).then(|| format!("{} failed", status.failed)),
-        some(names.len(), format!("waiting for PodDisruptionBudget {}", names.join(", "))),
-        some(
-            waits.nodes.len(),
-            format!("waiting for the requests in progress on {} nodes", waits.nodes.len()),
-        ),
-        some(waits.taken, format!("waiting for {} pods with a request of another client", waits.taken)),
-        some(
-            waits.missing,
-            format!("waiting for {} pods that do not exist yet or are being deleted", waits.missing),
-        )
-        .filter(|_| idle),
-        some(waits.unavailable, format!("waiting for {} pods that are not available", waits.unavailable))
-            .filter(|_| idle),
-        some(
-            waits.not_ready,
-            format!(
-                "waiting for {} pods whose container runs and is not Ready: with spec.pod.order StartFirst it is not replaced",
-                waits.not_ready
-            ),
-        ),
-        waits.unreachable.clone(),
-    ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-}
-
 impl Waits {
+    /// One line for people: `done`, the numbers of pods in progress and failed, and what is waited for.
+    pub(super) fn line(&self, done: &str, busy: i32, failed: i32) -> String {
+        let some = |count: usize, text: String| (count > 0).then_some(text);
+        let names: Vec<_> = self.budgets.iter().map(String::as_str).collect();
+        let idle = busy == 0;
+        let parts = [
+            Some(done.to_owned()),
+            (busy > 0).then(|| format!("{busy} in progress")),
+            (failed > 0).then(|| format!("{failed} failed")),
+            some(names.len(), format!("waiting for PodDisruptionBudget {}", names.join(", "))),
+            some(
+                self.nodes.len(),
+                format!("waiting for the requests in progress on {} nodes", self.nodes.len()),
+            ),
+            some(self.taken, format!("waiting for {} pods with a request of another client", self.taken)),
+            some(
+                self.missing,
+                format!("waiting for {} pods that do not exist yet or are being deleted", self.missing),
+            )
+            .filter(|_| idle),
+            some(self.unavailable, format!("waiting for {} pods that are not available", self.unavailable))
+                .filter(|_| idle),
+            some(
+                self.not_ready,
+                format!(
+                    "waiting for {} pods whose container runs and is not Ready: with spec.pod.order StartFirst it is not replaced",
+                    self.not_ready
+                ),
+            ),
+            self.unreachable.clone(),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
     /// The reason why the rollout waits, when no pod is in progress.
-    fn reason(&self, status: &InPlaceRolloutStatus) -> &'static str {
-        match status.busy {
+    pub(super) fn reason(&self, busy: i32) -> &'static str {
+        match busy {
             0 if !self.budgets.is_empty() => "PodDisruptionBudget",
             0 if self.taken > 0 => "PodsTaken",
             0 if self.unreachable.is_some() => "PodsUnreachable",
@@ -251,8 +271,13 @@ fn state(status: &InPlaceRolloutStatus) -> ObjectState {
     match status.phase {
         RolloutPhase::Succeeded => ObjectState::Ready,
         RolloutPhase::Paused if status.reason == PARTITION => ObjectState::Ready,
-        RolloutPhase::Pending | RolloutPhase::Running | RolloutPhase::Paused => ObjectState::Reconciling,
-        RolloutPhase::Failed | RolloutPhase::Superseded => ObjectState::Stalled,
+        RolloutPhase::Pending | RolloutPhase::Running | RolloutPhase::Paused | RolloutPhase::Aborting => {
+            ObjectState::Reconciling
+        }
+        RolloutPhase::Failed
+        | RolloutPhase::Superseded
+        | RolloutPhase::Aborted
+        | RolloutPhase::AbortFailed => ObjectState::Stalled,
     }
 }
 
@@ -261,9 +286,9 @@ pub(super) fn conditions(rollout: &Rollout, status: &mut InPlaceRolloutStatus, n
     let phase = status.phase;
     let ended = phase.is_terminal();
     let own = [
-        ("Progressing", phase == RolloutPhase::Running),
+        ("Progressing", matches!(phase, RolloutPhase::Running | RolloutPhase::Aborting)),
         ("Complete", phase == RolloutPhase::Succeeded),
-        ("Failed", matches!(phase, RolloutPhase::Failed | RolloutPhase::Superseded)),
+        ("Failed", ended && phase != RolloutPhase::Succeeded),
     ];
     for (kind, is) in own.into_iter().chain(state(status).conditions()) {
         let truth = if is { "True" } else { "False" };
@@ -300,10 +325,14 @@ pub(super) fn events(rollout: &Rollout, status: &InPlaceRolloutStatus) -> Vec<Ev
     {
         report("PodFailed", format!("pod {}: {}: {}", failure.pod, failure.reason, failure.message), true);
     }
+    events.extend(abort::events(before, status));
+    let mut report = |reason, message: String, warning| events.push(Event { reason, message, warning });
     if status.phase.is_terminal() && !before.phase.is_terminal() {
         let (reason, warning) = match status.phase {
             RolloutPhase::Succeeded => ("RolloutSucceeded", false),
             RolloutPhase::Superseded => ("RolloutSuperseded", false),
+            RolloutPhase::Aborted => ("RolloutAborted", true),
+            RolloutPhase::AbortFailed => ("RolloutAbortFailed", true),
             _ => ("RolloutFailed", true),
         };
         report(reason, status.message.clone(), warning);

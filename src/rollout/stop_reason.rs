@@ -33,6 +33,11 @@ impl StopReason {
         self
     }
 
+    /// True when the rollout stops because of failed pods or of too little progress.
+    pub(super) fn is_failure_of_pods(&self) -> bool {
+        [THRESHOLD, STALLED].contains(&self.reason)
+    }
+
     pub(super) fn superseded(message: String) -> Self {
         Self { phase: RolloutPhase::Superseded, reason: SUPERSEDED, message }
     }
@@ -43,6 +48,7 @@ const LATE: &str = "DeadlineExceeded";
 const STALLED: &str = "ProgressDeadlineExceeded";
 const GONE: &str = "TargetGone";
 const DRIFT: &str = "TemplateDrift";
+pub(super) const THRESHOLD: &str = "FailureThreshold";
 
 pub(super) fn deadline(rollout: &Rollout, started: Timestamp) -> Option<Timestamp> {
     rollout.spec.deadline_seconds.map(|seconds| later(started, SignedDuration::from_secs(seconds.into())))
@@ -54,8 +60,9 @@ pub(super) fn progress_deadline(rollout: &Rollout, progressed_at: Option<Timesta
     Some(later(progressed_at?, SignedDuration::from_secs(seconds.into())))
 }
 
-/// Whether the rollout stops. `Superseded`, both deadlines, `TargetGone` and `TemplateDrift` are kept until the last
-/// task has ended. The others are computed again each time: a changed spec can lift them.
+/// Whether the rollout, or its way back, stops. `started`: when that began. `Superseded`, both deadlines, `TargetGone` and
+/// `TemplateDrift` are kept until the last task has ended. The others are computed again each time: a changed spec can
+/// lift them. The template of the owner does not limit the way back.
 pub(super) fn stop_reason(
     rollout: &Rollout,
     input: &RolloutInput<'_>,
@@ -91,7 +98,8 @@ pub(super) fn stop_reason(
             format!("{} was deleted during the rollout", rollout.target()),
         ));
     }
-    if let Some(drift) = input.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {
+    let any_image = rollout.spec.allow_template_drift || rollout.aborts();
+    if let Some(drift) = input.target.drift(rollout).filter(|_| !any_image) {
         return Some(StopReason::failed(DRIFT, drift));
     }
     let progressed_at = rollout.before.progressed_at.filter(|_| !rollout.spec.paused && !progressed);
@@ -105,6 +113,6 @@ pub(super) fn stop_reason(
     (failed >= most).then(|| {
         let message =
             format!("{failed} pods have failed, and failureThreshold is {most}: see status.failures");
-        StopReason::failed("FailureThreshold", message)
+        StopReason::failed(THRESHOLD, message)
     })
 }

@@ -80,6 +80,24 @@ impl TargetState {
         })
     }
 
+    /// The message when the next pod of an owner gets an image of the rollout although the rollout takes it back; `None`:
+    /// it does not.
+    pub fn names_new_images(&self, rollout: &Rollout) -> Option<String> {
+        let Self::Present { templates, .. } = self else { return None };
+        let names = |template: &Template| {
+            let named = |(container, image): &(&str, &str)| {
+                template.images.get(*container).is_some_and(|named| named == image)
+            };
+            let (container, image) = rollout.images().find(named)?;
+            Some(format!(
+                "the template of {} names {image} for container {container}, so a pod that it creates from now on has \
+                 {image}: change the template",
+                template.owner
+            ))
+        };
+        templates.iter().find_map(names)
+    }
+
     /// The message when the next pod of an owner would get another image than the desired one; `None`: it would not.
     pub fn drift(&self, rollout: &Rollout) -> Option<String> {
         let Self::Present { templates, .. } = self else { return None };

@@ -13,6 +13,7 @@ use super::target::TargetState;
 use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
 use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected};
 
+mod abort;
 mod places;
 mod prefetch;
 mod start_first;

@@ -3,10 +3,11 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::podtask::state::{End, NO_AGENT, Stage, TaskState};
+use crate::rollout::back;
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::{Reach, ReadyAgents};
-use crate::rollout::record::task_state;
+use crate::rollout::record::{RolloutTask, task_state};
 
 /// A pod and what follows from it at this time.
 #[derive(Clone, Debug)]
@@ -19,8 +20,20 @@ pub(super) struct PodView<'a> {
     pub(super) available: bool,
     /// Whether an agent can accept a request for the pod.
     pub(super) reach: Reach,
+    /// True while another client or rollout works on the pod and this rollout has no task on it.
+    pub(super) taken: bool,
+    way: Way,
     /// The stage that the rollout has recorded on the pod.
     recorded: Option<Stage>,
+}
+
+/// The way of the task on a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// To what the rollout wants, or there is no task.
+    Forward,
+    /// To the images from before.
+    Back,
 }
 
 /// The state of a pod.
@@ -40,10 +53,23 @@ pub(super) enum State {
     Failed,
     /// The request was withdrawn.
     Dropped,
+    /// The rollout is aborted, and no task begins on the pod.
+    Left(Left),
+}
+
+/// Why no task begins on a pod of an aborted rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The rollout did not change its images, or they are those from before again.
+    Unchanged,
+    /// Another client gave a container a third image.
+    Changed,
+    /// No valid image from before is on record.
+    Unrecorded,
 }
 
 impl<'a> PodView<'a> {
-    /// Derives the view of a pod; `started` is the time of the rollout's first reconcile.
+    /// Derives the view of a pod, for the way back if the rollout is aborted; `started` is the time of the rollout's first reconcile.
     pub(super) fn of(
         pod: &'a Pod,
         rollout: &Rollout,
@@ -57,28 +83,73 @@ impl<'a> PodView<'a> {
         let (ready, available) = (base.is_ready(), base.is_available(min_ready, now));
         let record = pod.record.as_ref().filter(|record| record.rollout == rollout.uid);
         let recorded = record.map(|record| record.stage);
-        let state = match task_state(&rollout.uid, record, base.request.as_deref(), base.answer.as_ref(), now)
-        {
+        let task = task_state(&rollout.uid, record, base.request.as_deref(), base.answer.as_ref(), now);
+        let (aborts, back) = (rollout.aborts(), task.as_ref().is_some_and(|task| task.back));
+        let taken = is_taken(pod, rollout, now);
+        let state = match task.map(|RolloutTask { state, .. }| state) {
             Some(TaskState::Busy { touched }) => State::Busy { touched },
             Some(TaskState::Ended(end)) if end.reason == NO_AGENT && reach.excuses_silence(now) => {
                 State::Busy { touched: false }
             }
             Some(TaskState::Ended(end)) => State::Ended(end),
+            Some(TaskState::Over | TaskState::Waiting) | None if aborts && !back => {
+                match back::containers(rollout, pod) {
+                    Err(why) => State::Left(why),
+                    Ok(_) if taken => State::Taken,
+                    Ok(_) => State::Waiting,
+                }
+            }
             Some(TaskState::Over | TaskState::Waiting) => match recorded {
+                // The status no longer says that the rollout was aborted.
+                _ if back && !aborts => State::Dropped,
                 Some(Stage::Done) => State::Done,
                 Some(Stage::Dropped) => State::Dropped,
                 _ => State::Failed,
             },
             None if is_up_to_date(pod, rollout, started) => State::Done,
-            None if is_taken(pod, rollout, now) => State::Taken,
+            None if taken => State::Taken,
             None => State::Waiting,
         };
-        Self { pod, state, ready, available, reach, recorded }
+        let taken = taken && matches!(state, State::Taken | State::Left(_));
+        let way = if back { Way::Back } else { Way::Forward };
+        Self { pod, state, ready, available, reach, taken, way, recorded }
     }
 
-    /// True when the pod has failed. It stays so while an agent that was late to answer works on it after all.
+    /// True when the task on the pod takes it back.
+    pub(super) fn is_back(&self) -> bool {
+        self.way == Way::Back
+    }
+
+    /// True when the pod has failed to become what the rollout wants. It stays so while an agent that was late to answer
+    /// works on it after all, and until it begins to go back.
     pub(super) fn has_failed(&self) -> bool {
-        self.outcome() == Some(Stage::Failed) || self.is_busy() && self.recorded == Some(Stage::Failed)
+        !self.is_back() && self.is_failure()
+    }
+
+    /// True when the pod has failed to go back.
+    pub(super) fn has_not_returned(&self) -> bool {
+        self.is_back() && self.is_failure()
+    }
+
+    fn is_failure(&self) -> bool {
+        let outcome = self.outcome();
+        outcome == Some(Stage::Failed) || outcome.is_none() && self.recorded == Some(Stage::Failed)
+    }
+
+    /// True when the pod is as the rollout wants it.
+    pub(super) fn is_done(&self, rollout: &Rollout) -> bool {
+        match &self.state {
+            _ if self.is_back() => false,
+            State::Waiting | State::Taken | State::Left(_) if rollout.aborts() => {
+                runs_images(self.pod, rollout) && self.recorded != Some(Stage::Failed)
+            }
+            _ => self.outcome() == Some(Stage::Done),
+        }
+    }
+
+    /// True when the pod goes back or is back.
+    pub(super) fn returns(&self) -> bool {
+        self.is_back() || matches!(self.state, State::Waiting | State::Taken)
     }
 
     /// How the pod ended, whether it is recorded or not.
@@ -88,7 +159,7 @@ impl<'a> PodView<'a> {
             State::Done => Some(Stage::Done),
             State::Failed => Some(Stage::Failed),
             State::Dropped => Some(Stage::Dropped),
-            State::Waiting | State::Taken | State::Busy { .. } => None,
+            State::Waiting | State::Taken | State::Busy { .. } | State::Left(_) => None,
         }
     }
 
@@ -106,7 +177,12 @@ impl<'a> PodView<'a> {
 /// created after the rollout had started.
 fn is_up_to_date(pod: &Pod, rollout: &Rollout, started: Timestamp) -> bool {
     let fresh = rollout.only_swaps() || pod.base.created >= started;
-    fresh && rollout.images().all(|(name, image)| pod.images.get(name).is_some_and(|runs| runs == image))
+    fresh && runs_images(pod, rollout)
+}
+
+/// True when the pod names the images of the rollout.
+fn runs_images(pod: &Pod, rollout: &Rollout) -> bool {
+    rollout.images().all(|(name, image)| pod.images.get(name).is_some_and(|runs| runs == image))
 }
 
 /// True while an agent carries out another client's request or is about to, or the pod is about to be evicted.

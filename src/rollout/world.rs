@@ -1,4 +1,5 @@
-//! Random cases: in any order of events, budgets hold, each pod gets one request, and the rollout ends.
+//! Random cases: in any order of events, budgets hold, each pod gets one request and at most one for the way back, and the
+//! rollout ends, if it is aborted with all pods back that can go back.
 
 use serde_json::Value;
 
@@ -20,8 +21,12 @@ impl Dice {
 #[derive(Default)]
 struct Progress {
     orders: usize,
+    returns: usize,
     failed: bool,
+    not_returned: bool,
 }
+
+const BACK: &str = "r-1-back";
 
 #[test]
 fn budgets_hold_and_no_pod_is_asked_twice_in_any_order_of_events() {
@@ -33,7 +38,13 @@ fn budgets_hold_and_no_pod_is_asked_twice_in_any_order_of_events() {
 fn run(dice: &mut Dice) {
     let count = 1 + dice.below(8);
     let (limit, least) = (1 + dice.below(3), dice.below(count));
-    let more = serde_json::json!({"maxUnavailable": limit, "failureThreshold": 1 + dice.below(3)});
+    let mut more = serde_json::json!({"maxUnavailable": limit, "failureThreshold": 1 + dice.below(3)});
+    let swaps = dice.below(2) == 0;
+    if swaps {
+        let swap = serde_json::json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true,
+            "onFailure": if dice.below(3) == 0 { "Pause" } else { "Abort" }});
+        more.as_object_mut().unwrap().extend(swap.as_object().unwrap().clone());
+    }
     let mut rollout = rollout(&more);
     let mut pods: Vec<Value> = (0..count).map(pod).collect();
     let mut progress: Vec<Progress> = (0..count).map(|_| Progress::default()).collect();
@@ -73,41 +84,59 @@ fn run(dice: &mut Dice) {
             let index = pods.iter().position(|pod| pod["metadata"]["uid"] == *write.pod.uid).unwrap();
             match &write.what {
                 What::Begin(claims) => {
-                    progress[index].orders += 1;
+                    let text = write.patch.annotations["inplace.dev/request"].as_ref().unwrap();
+                    if text.contains(BACK) {
+                        assert!(rollout.before.abort.is_some(), "the status comes first");
+                        progress[index].returns += 1;
+                    } else {
+                        assert!(rollout.before.abort.is_none(), "nothing goes on during an abort");
+                        progress[index].orders += 1;
+                    }
                     if !claims.is_empty() {
                         entries.insert(write.pod.name.clone(), now);
                     }
                 }
                 What::End(..) => drop(entries.remove(&write.pod.name)),
                 What::Prefetch => {}
-                What::Recall => assert!(progress.iter().any(|one| one.failed), "taken back for nothing"),
+                What::Recall => assert!(progress.iter().any(|one| one.failed), "withdrawn for nothing"),
             }
             apply(&mut pods[index], write);
         }
         let busy = |pod: &Value| !pod["metadata"]["labels"]["inplace.dev/rollout-uid"].is_null();
         assert!(pods.iter().filter(|pod| busy(pod)).count() <= limit, "more than {limit} at once");
-        assert!(progress.iter().all(|one| one.orders <= 1), "asked twice");
+        assert!(progress.iter().all(|one| one.orders <= 1 && one.returns <= 1), "asked twice");
         if !killed {
             rollout.before = decision.status.clone();
             if decision.status.phase.is_terminal() {
                 let failed = progress.iter().any(|one| one.failed);
-                assert_eq!(decision.status.phase == RolloutPhase::Failed, failed, "{:?}", decision.status);
+                assert_eq!(decision.status.phase != RolloutPhase::Succeeded, failed, "{:?}", decision.status);
                 assert!(failed || progress.iter().all(|one| one.orders == 1), "all of them");
+                let old = pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "app:1");
+                let not_returned = progress.iter().any(|one| one.not_returned);
+                match decision.status.phase {
+                    RolloutPhase::Aborted => assert!(old && !not_returned, "{:?}", decision.status),
+                    RolloutPhase::AbortFailed => assert!(not_returned, "{:?}", decision.status),
+                    _ => assert!(progress.iter().all(|one| one.returns == 0), "{:?}", decision.status),
+                }
                 return;
             }
         }
-        happen(dice, &mut pods, &mut progress, step);
+        happen(dice, swaps, &mut pods, &mut progress, step);
     }
     panic!("it does not end: {:?}", rollout.before);
 }
 
 /// One random event on a random pod.
-fn happen(dice: &mut Dice, pods: &mut [Value], progress: &mut [Progress], step: i64) {
+fn happen(dice: &mut Dice, swaps: bool, pods: &mut [Value], progress: &mut [Progress], step: i64) {
     let index = dice.below(pods.len());
     let (pod, one) = (&mut pods[index], &mut progress[index]);
     let ordered = !pod["metadata"]["labels"]["inplace.dev/rollout-uid"].is_null();
-    let reported =
-        pod["metadata"]["annotations"]["inplace.dev/status"].as_str().unwrap_or_default().to_owned();
+    let text = |key: &str| pod["metadata"]["annotations"][key].as_str().unwrap_or_default().to_owned();
+    // An agent may not have noticed that the request was withdrawn.
+    let back = text("inplace.dev/rollout").contains(r#""back":true"#);
+    let id = if back { BACK } else { UID };
+    let reported = Some(text("inplace.dev/status"));
+    let reported = reported.filter(|text| text.contains(&format!(r#""id":"{id}""#))).unwrap_or_default();
     let (running, over) =
         (reported.contains("Running"), reported.contains("Succeeded") || reported.contains("Failed"));
     if !ordered || over {
@@ -116,19 +145,30 @@ fn happen(dice: &mut Dice, pods: &mut [Value], progress: &mut [Progress], step: 
         return;
     }
     match dice.below(4) {
-        0 if !running => say(pod, "Pending", None),
+        0 if !running => say_about(pod, id, "Pending", None),
         0 | 1 => {
             ready(pod, false, at(1 + step));
-            say(pod, "Running", Some("Swap"));
+            say_about(pod, id, "Running", Some("Swap"));
         }
         2 => {
             ready(pod, true, at(1 + step));
-            say(pod, "Succeeded", None);
+            say_about(pod, id, "Succeeded", None);
+            has_image(pod, swaps, back);
         }
         _ if dice.below(6) == 0 => {
-            one.failed = true;
-            say(pod, "Failed", Some("Verify"));
+            let failed = if back { &mut one.not_returned } else { &mut one.failed };
+            *failed = true;
+            say_about(pod, id, "Failed", Some("Verify"));
+            // The agent may have left the new image.
+            has_image(pod, swaps && !back && dice.below(2) == 0, back);
         }
         _ => {}
+    }
+}
+
+/// The agent has swapped the container, or taken it back.
+fn has_image(pod: &mut Value, swaps: bool, back: bool) {
+    if swaps {
+        pod["spec"]["containers"][0]["image"] = if back { "app:1" } else { "app:2" }.into();
     }
 }

@@ -11,7 +11,7 @@ use crate::api::in_place_rollout::{
     InPlaceRollout, InPlaceRolloutSpec, PodTerms, RolloutContainer, RolloutPreHook, RolloutTarget, first,
 };
 use crate::api::request::{ContainerRequest, HookRef, Request};
-use crate::api::workload::{WorkloadHook, nothing, quarter, yes};
+use crate::api::workload::{UpdateFailurePolicy, WorkloadHook, nothing, quarter, yes};
 use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags, Share, TTL};
 use crate::cli::in_place_rollout::names::WorkloadName;
 use crate::cli::span::Seconds;
@@ -85,6 +85,9 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
         priority: Vec::new(),
         paused: flags.paused,
         failure_threshold: share(&flags.failure_threshold, first()),
+        on_failure: flags
+            .on_rollout_failure
+            .map_or(UpdateFailurePolicy::default(), UpdateFailurePolicy::from),
         prefetch: yes(),
         allow_template_drift: flags.allow_template_drift,
         deadline_seconds: flags.rollout_deadline.map(|Seconds(seconds)| whole(seconds)),

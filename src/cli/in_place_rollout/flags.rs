@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::api::in_place_rollout::first;
-use crate::api::workload::{nothing, quarter};
+use crate::api::workload::{UpdateFailurePolicy, nothing, quarter};
 use crate::cli::flag_help::with_default;
 use crate::cli::span::Seconds;
 use crate::podtask::amount::Amount;
@@ -31,6 +31,10 @@ pub(in crate::cli) struct RolloutFlags {
     #[arg(long, value_name = "AMOUNT", help = with_default(
         "Start no further pods after this many failures: a number or a percentage", Share(first())))]
     pub(super) failure_threshold: Option<Share>,
+    /// What happens at --failure-threshold or after --progress-deadline: the pods stay as they are, or those that were
+    /// swapped go back to their images from before [default: pause]
+    #[arg(long, value_name = "WHAT")]
+    pub(super) on_rollout_failure: Option<OnRolloutFailure>,
     /// Time until the whole rollout must have ended [default: no limit; --deadline applies to each pod]
     #[arg(long, value_name = "TIME")]
     pub(super) rollout_deadline: Option<Seconds>,
@@ -57,6 +61,7 @@ impl RolloutFlags {
             max_unavailable,
             partition,
             failure_threshold,
+            on_rollout_failure,
             rollout_deadline,
             progress_deadline,
             ttl,
@@ -68,6 +73,7 @@ impl RolloutFlags {
             (max_unavailable.is_some(), "--max-unavailable"),
             (partition.is_some(), "--partition"),
             (failure_threshold.is_some(), "--failure-threshold"),
+            (on_rollout_failure.is_some(), "--on-rollout-failure"),
             (rollout_deadline.is_some(), "--rollout-deadline"),
             (progress_deadline.is_some(), "--progress-deadline"),
             (ttl.is_some(), "--ttl"),
@@ -76,6 +82,24 @@ impl RolloutFlags {
         ]
         .into_iter()
         .find_map(|(given, flag)| given.then_some(flag))
+    }
+}
+
+/// What happens to the pods of a rollout that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum OnRolloutFailure {
+    /// The pods stay as they are
+    Pause,
+    /// Pods that were swapped go back to their images from before, in place
+    Abort,
+}
+
+impl From<OnRolloutFailure> for UpdateFailurePolicy {
+    fn from(policy: OnRolloutFailure) -> Self {
+        match policy {
+            OnRolloutFailure::Pause => Self::Pause,
+            OnRolloutFailure::Abort => Self::Abort,
+        }
     }
 }
 

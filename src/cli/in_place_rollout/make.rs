@@ -9,7 +9,7 @@ use crate::api::request::{ContainerRequest, Request};
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::draft::{self, Whose, draft};
-use crate::cli::in_place_rollout::flags::RolloutFlags;
+use crate::cli::in_place_rollout::flags::{OnRolloutFailure, RolloutFlags};
 use crate::cli::in_place_rollout::follow::follow;
 use crate::cli::in_place_rollout::names::{RolloutName, WorkloadName};
 use crate::cli::in_place_rollout::server::RolloutClient;
@@ -50,6 +50,10 @@ pub(in crate::cli) async fn run(
         (None, Some(labels)) => Whose::Labels(labels.clone()),
         _ => return Err(Failed::Usage("name a workload, or its pods with -l; not both".to_owned())),
     };
+    if order.swaps.is_empty() && order.flags.on_rollout_failure == Some(OnRolloutFailure::Abort) {
+        let problem = "--on-rollout-failure abort: a restart leaves nothing that could be taken back";
+        return Err(Failed::Usage(problem.to_owned()));
+    }
     let server = RolloutClient::connect(cluster).await?;
     let request = request(targets(&server, &whose, &order).await?)?;
     let draft = draft(order.verb, &whose, request, &order.flags);

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::api::annotation;
-use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::in_place_rollout::{InPlaceRollout, back_id};
 use crate::api::status::{ContainerReport, Phase, Status};
 use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::in_place_rollout::verdict::verdict;
@@ -43,12 +43,15 @@ impl Row {
         if !is_its {
             return None;
         }
+        // Once the rollout takes the pod back, only that request counts.
+        let record = mark.and_then(|mark| serde_json::from_str::<serde_json::Value>(mark).ok());
+        let back = record.is_some_and(|record| record["back"] == true);
+        let id = if back { back_id(uid) } else { uid.to_owned() };
         Some(Self {
             name: meta.name.clone().unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
-            // A rollout's requests have its uid as their id, so a status with another id belongs to another
-            // request.
-            status: Notes::of(meta).status.filter(|status| status.id == uid),
+            // A status with another id belongs to another request.
+            status: Notes::of(meta).status.filter(|status| status.id == id),
         })
     }
 
@@ -228,6 +231,7 @@ mod tests {
     #[test]
     fn only_pods_that_it_has_begun_with_are_rows_and_only_its_own_answers_count() {
         let done = answer("u1", "Succeeded", &json!([]));
+        let back = answer("u1-back", "Running", &json!([]));
         let other = answer("u2", "Succeeded", &json!([]));
         for (pod, expect) in [
             (pod("a", None, None, &Value::Null), None),
@@ -235,6 +239,8 @@ mod tests {
             (pod("a", None, Some("u1"), &done), Some(None)),
             (pod("a", Some("u1"), None, &other), Some(None)),
             (pod("a", Some("u1"), None, &done), Some(Some(Phase::Succeeded))),
+            (pod("a", Some(r#"{"rollout":"u1","back":true}"#), None, &done), Some(None)),
+            (pod("a", Some(r#"{"rollout":"u1","back":true}"#), None, &back), Some(Some(Phase::Running))),
         ] {
             let row = Row::of(&pod, "u1").map(|row| row.status.map(|status| status.phase));
             assert_eq!(row, expect, "{pod:?}");

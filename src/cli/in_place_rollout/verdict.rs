@@ -25,9 +25,11 @@ pub(super) fn verdict(rollout: &InPlaceRollout) -> Verdict {
     // A terminal phase is final, whatever is written into the spec afterwards.
     match phase {
         RolloutPhase::Succeeded => return of(Exit::Done),
-        RolloutPhase::Failed => return of(Exit::Failed),
+        RolloutPhase::Failed | RolloutPhase::Aborted | RolloutPhase::AbortFailed => {
+            return of(Exit::Failed);
+        }
         RolloutPhase::Superseded => return of(Exit::Interrupted),
-        RolloutPhase::Pending | RolloutPhase::Running | RolloutPhase::Paused => {}
+        RolloutPhase::Pending | RolloutPhase::Running | RolloutPhase::Paused | RolloutPhase::Aborting => {}
     }
     if rollout.metadata.deletion_timestamp.is_some() {
         return Verdict { end: None, message: format!("being deleted: {far}") };
@@ -67,14 +69,17 @@ pub(super) fn is_unseen(rollout: &InPlaceRollout) -> bool {
 /// `12/40 done, 2 busy, 0 failed, median down 61 ms, most 95 ms`.
 pub(super) fn counts(status: &InPlaceRolloutStatus) -> String {
     let InPlaceRolloutStatus { wanted, done, busy, failed, downtime_ms: down, .. } = status;
-    let text = format!("{done}/{wanted} done, {busy} busy, {failed} failed");
+    let mut text = format!("{done}/{wanted} done, {busy} busy, {failed} failed");
+    if let Some(abort) = &status.abort {
+        text = format!("{text}, {}/{} returned", abort.returned, abort.pods);
+    }
     if down.most > 0 {
         return format!("{text}, median down {} ms, most {} ms", down.median, down.most);
     }
     text
 }
 
-/// One line for each pod that failed.
+/// One line for each pod that failed, or that did not come back in an abort.
 pub(super) fn failures(rollout: &InPlaceRollout) -> Vec<String> {
     let Some(status) = &rollout.status else { return Vec::new() };
     let line = |reason: &str, message: &str| match (reason, message) {
@@ -90,6 +95,10 @@ pub(super) fn failures(rollout: &InPlaceRollout) -> Vec<String> {
     if failed > lines.len() {
         lines.push(format!("and {} more", failed - lines.len()));
     }
+    let left = status.abort.iter().flat_map(|abort| &abort.failures);
+    lines.extend(left.map(|failure| {
+        format!("pod/{} did not come back: {}", failure.pod, line(&failure.reason, &failure.message))
+    }));
     lines
 }
 
@@ -118,6 +127,9 @@ mod tests {
                 "Succeeded: it is so; 3/4 done, 0 busy, 1 failed",
             ),
             (none(), status("Failed", 2), Some(Exit::Failed), "Failed: it is so; 3/4"),
+            (none(), status("Aborting", 2), None, "Aborting: it is so"),
+            (none(), status("Aborted", 2), Some(Exit::Failed), "Aborted: it is so"),
+            (none(), status("AbortFailed", 2), Some(Exit::Failed), "AbortFailed: it is so"),
             (none(), status("Superseded", 2), Some(Exit::Interrupted), "Superseded: it is so"),
             (none(), status("Running", 2), None, "Running: it is so"),
             (none(), status("Pending", 2), None, "Pending: it is so"),
@@ -151,5 +163,9 @@ mod tests {
             ["pod/a: RolledBack: it crashed", "pod/b: Gone", "pod/c: said", "and 2 more"]
         );
         assert!(failures(&rollout(&json!({}), &Value::Null)).is_empty());
+        let abort = json!({"pods": 3, "returned": 2, "failed": 1, "failures": [failure("d", "NoAgent", "")]});
+        let aborted = rollout(&json!({}), &json!({"phase": "AbortFailed", "abort": abort}));
+        assert_eq!(failures(&aborted), ["pod/d did not come back: NoAgent"]);
+        assert!(verdict(&aborted).message.ends_with("0 failed, 2/3 returned"));
     }
 }

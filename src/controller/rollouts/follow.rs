@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::api::workload::UpdateFailurePolicy;
 use crate::cluster::error::Error;
 use crate::cluster::server::Server;
 use crate::controller::rollouts::cache::{Found, Key, TargetPods};
@@ -97,7 +98,8 @@ impl Follows {
     /// Reads the templates of the owners of pods that are selected by labels.
     async fn templates(&self, rollout: &Rollout, pods: &TargetPods, found: &mut Found) -> Result<(), Error> {
         let TargetState::Present { owners: None, templates, .. } = &mut found.target else { return Ok(()) };
-        if rollout.spec.allow_template_drift || rollout.images().next().is_none() {
+        let aborts = rollout.spec.on_failure == UpdateFailurePolicy::Abort;
+        if rollout.spec.allow_template_drift && !aborts || rollout.images().next().is_none() {
             return Ok(());
         }
         let owners: BTreeMap<_, _> = pods

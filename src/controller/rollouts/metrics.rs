@@ -55,7 +55,7 @@ impl Metrics {
         );
         registry.register(
             "rollout_pods",
-            "Pods whose task in a rollout has ended, by outcome",
+            "Pods whose task in a rollout has ended, by outcome; those of the way back in an abort begin with Back",
             metrics.pods.clone(),
         );
         let downtime = "Downtime of one container, as reported by its agent, over all rollouts";
@@ -76,9 +76,11 @@ impl Metrics {
         self.rollouts.get_or_create(&Ended { result: format!("{phase:?}") }).inc();
     }
 
-    /// Counts a pod whose task ended at `stage`, with the downtimes of its agent's status.
-    pub(super) fn pod_ended(&self, stage: Stage, answer: Option<&Status>) {
-        self.pods.get_or_create(&Ended { result: format!("{stage:?}") }).inc();
+    /// Counts a pod whose task ended at `stage`, with the downtimes of its agent's status. `back`: the task took the pod
+    /// back in an abort.
+    pub(super) fn pod_ended(&self, stage: Stage, back: bool, answer: Option<&Status>) {
+        let result = if back { format!("Back{stage:?}") } else { format!("{stage:?}") };
+        self.pods.get_or_create(&Ended { result }).inc();
         let containers = answer.into_iter().flat_map(|answer| &answer.containers);
         for down in containers.filter_map(|container| container.downtime_ms) {
             self.downtime.observe(jiff::SignedDuration::from_millis(down).as_secs_f64());

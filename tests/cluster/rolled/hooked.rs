@@ -6,7 +6,7 @@ use super::{Fixture, Load};
 use crate::{support::hook_server::HookServer, support::wait::eventually};
 
 /// A metric that requests the pod's name from the test server.
-fn asks(fixture: &Fixture<'_>, hook_server: &HookServer) -> Value {
+pub(super) fn asks(fixture: &Fixture<'_>, hook_server: &HookServer) -> Value {
     let url = format!("http://{}:{}/{{{{ args.PodName }}}}", fixture.cluster.node().ip, hook_server.port);
     json!({"name": "asks", "interval": "1s", "successCondition": "asInt(result) == 1",
         "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}})
@@ -17,7 +17,7 @@ fn runs(command: &[&str]) -> Value {
     json!({"name": "runs", "provider": {"exec": {"container": "app", "command": command}}})
 }
 
-fn template(fixture: &Fixture<'_>, name: &str, metrics: &[Value]) {
+pub(super) fn template(fixture: &Fixture<'_>, name: &str, metrics: &[Value]) {
     let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
         "metadata": {"name": name, "namespace": "default"}, "spec": {"metrics": metrics}});
     fixture.cluster.apply(&template.to_string());

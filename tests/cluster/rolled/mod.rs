@@ -1,6 +1,7 @@
 //! `inplace restart|swap` of workloads of every kind, end to end: the controller and agents with their shipped
 //! rights, a user with no more rights than docs/install.md names, and real pods on two nodes.
 
+mod aborted;
 pub(crate) mod budget;
 mod dead_node;
 mod failures;
@@ -43,8 +44,9 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
     let (fixture, parts) = (&fixture, Parts::default());
     let kinds = [("Deployment", 4), ("StatefulSet", 3), ("DaemonSet", 2)];
     parts.run_all(kinds.map(|(kind, count)| (kind, move || no_request_is_refused(fixture, kind, count))));
-    let failures: [(_, Part); 4] = [
+    let failures: [(_, Part); 5] = [
         ("a failed pod", failures::one_failed_pod_stops_it_and_has_its_image_back),
+        ("an aborted rollout", aborted::pods_with_the_new_image_go_back_after_a_failure),
         ("a newer rollout", failures::the_newer_one_of_two_takes_over),
         ("a deleted target", failures::a_target_that_is_deleted_ends_it),
         ("a cancelled rollout", failures::what_has_not_begun_when_it_is_cancelled_never_begins),

@@ -180,3 +180,45 @@ async fn one_dead_node_and_one_pod_without_a_node_end_nothing() {
     rollout_fixture.answer("web-1-1", "Succeeded");
     rollout_fixture.phase("one", "Succeeded").await;
 }
+
+#[tokio::test]
+async fn an_abort_is_continued_by_another_controller() {
+    let rollout_fixture = RolloutFixture::with(3).await;
+    let controller = rollout_fixture.fixture.controller();
+    let uid = rollout_fixture.restart(
+        "one",
+        &json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true,
+            "onFailure": "Abort"}),
+    );
+    let swapped = |index: u32, image: &str| {
+        let pod = format!("web-1-{index}");
+        rollout_fixture.fixture.api.edit("shop", &pod, |pod| {
+            pod["spec"]["containers"][0]["image"] = json!(image);
+            let id = open(pod).unwrap().id;
+            say(pod, &id, "Succeeded", "");
+        });
+    };
+    for index in 0..2 {
+        rollout_fixture.open(&[&format!("web-1-{index}")]).await;
+        swapped(index, "app:2");
+    }
+    rollout_fixture.open(&["web-1-2"]).await;
+    rollout_fixture.answer("web-1-2", "RolledBack");
+    rollout_fixture.open(&["web-1-0"]).await;
+    drop(controller);
+    let _next = rollout_fixture.fixture.controller();
+    let asked = open(&rollout_fixture.pod(0)).unwrap();
+    assert_eq!((asked.id, asked.containers[0].image.as_deref()), (format!("{uid}-back"), Some("app:1")));
+    let counts = |status: &Value| status["phase"] == "Aborting" && status["abort"]["pods"] == 2;
+    rollout_fixture.status("one", "two pods go back", counts).await;
+    swapped(0, "app:1");
+    rollout_fixture.open(&["web-1-1"]).await;
+    swapped(1, "app:1");
+    let status = rollout_fixture.phase("one", "Aborted").await;
+    assert_eq!((&status["reason"], &status["abort"]["returned"]), (&json!("FailureThreshold"), &json!(2)));
+    for index in 0..2 {
+        let record = record(&rollout_fixture.pod(index));
+        assert_eq!((&record["stage"], &record["back"]), (&json!("Done"), &json!(true)), "{record}");
+    }
+    assert!(!rollout_fixture.fixture.api.store(|store| store.pods().any(is_worked_on)));
+}

@@ -1,0 +1,73 @@
+//! `onFailure: Abort`: the pods that were swapped before another one failed go back in place.
+
+use serde_json::{Value, json};
+
+use super::{
+    Fixture, Load,
+    hooked::{asks, template},
+    restarts,
+};
+use crate::support::hook_server::HookServer;
+
+pub(super) fn pods_with_the_new_image_go_back_after_a_failure(fixture: &Fixture<'_>) {
+    let hook_server = HookServer::open();
+    let mut once = asks(fixture, &hook_server);
+    once["count"] = 1.into();
+    template(fixture, "accepted", &[once]);
+    let load = Load { fixture, kind: "Deployment", name: "aborted" };
+    load.apply(4, false);
+    let before = load.pods();
+    // Pods are begun in the order of their names: two pass the hook after the swap, and the third one does not.
+    let names: Vec<_> = before.keys().map(String::as_str).collect();
+    for name in &names[..2] {
+        hook_server.say(name, 1);
+    }
+    let image = format!("app={}", fixture.cluster.image("app:v2"));
+    let flags = ["--allow-template-drift", "--max-unavailable", "1", "--post-hook", "accepted"];
+    let abort = ["--on-rollout-failure", "abort", "--wait=4m", "-o", "json"];
+    let args = [&["swap", "deploy/aborted", &image][..], &flags, &abort].concat();
+    let output = fixture.inplace(&args).output().unwrap();
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (status, abort) = (&rollout["status"], &rollout["status"]["abort"]);
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Aborted"), &json!("FailureThreshold")),
+        "{status:#}"
+    );
+    assert_eq!(
+        (&abort["pods"], &abort["returned"], &abort["failed"], &abort["skipped"]),
+        (&json!(2), &json!(2), &json!(0), &json!(0)),
+        "{status:#}"
+    );
+    assert_eq!((&status["done"], &status["failed"]), (&json!(0), &json!(1)), "{status:#}");
+    assert_eq!(status["failures"][0]["pod"], names[2], "{status:#}");
+    // The same pods at the same addresses run the image from before, and the last one was never touched.
+    let kept = |pod: &Value| {
+        let container = &pod["status"]["containerStatuses"][0];
+        json!([
+            pod["metadata"]["uid"],
+            pod["status"]["podIP"],
+            pod["spec"]["containers"][0]["image"],
+            container["imageID"]
+        ])
+    };
+    let after = load.pods();
+    for (name, pod) in &before {
+        assert_eq!(kept(&after[name]), kept(pod), "{name}");
+    }
+    let restarted: Vec<_> = after.values().map(restarts).collect();
+    assert_eq!(restarted, [2, 2, 2, 0]);
+    // Each pod was asked for its own hook on both ways.
+    let asked: Vec<_> = names.iter().map(|name| hook_server.queries(name).len()).collect();
+    assert_eq!(asked, [2, 2, 1, 0]);
+    let name = rollout["metadata"]["name"].as_str().unwrap();
+    let selector = format!("involvedObject.name={name}");
+    let events = fixture.cluster.kubectl(&["get", "events", "--field-selector", &selector]);
+    for reason in ["RolloutStarted", "PodFailed", "RolloutAborting", "RolloutAborted"] {
+        assert!(events.contains(reason), "{reason}: {events}");
+    }
+    let table = fixture.cluster.kubectl(&["get", "ipr", name, "-o", "wide"]);
+    assert!(table.contains("Aborted") && table.contains("RETURNED"), "{table}");
+}
