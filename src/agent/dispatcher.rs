@@ -32,7 +32,7 @@ use crate::process::backoff::Backoff;
 use crate::process::clock;
 use crate::process::log::chain;
 
-/// The interval of the sweep for leftover fences.
+/// The interval of the sweep for orphans, and for journals of deleted pods.
 const SWEEP: Duration = Duration::from_secs(60);
 /// The pause before something that could not start is tried again.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -130,7 +130,11 @@ impl Metrics {
             "Requests that wait for a permit or for an earlier request on their pod",
             waiting,
         );
-        registry.register("fences_swept", "Orphaned fences and containers that were removed", swept);
+        registry.register(
+            "fences_swept",
+            "Orphans that a sweep removed: fences, standbys, and containers that were never started",
+            swept,
+        );
         registry.register("unreadable_files", "Manifests and journal files that cannot be read", unreadable);
         metrics
     }

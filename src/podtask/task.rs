@@ -31,12 +31,12 @@ pub struct PodTask {
     /// Seconds that the request may take; 0 before there is a request.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub seconds: u32,
-    /// When the pod got the labels and annotations of the target that containers have in their environment. They are written
-    /// before the request, so that the kubelet has them when it starts the containers.
+    /// Set once the pod has the labels and annotations of the target that containers have in their environment. They are
+    /// written before the request, so that the kubelet has them when it starts the containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub labelled_at: Option<Timestamp>,
-    /// The revisions whose labels and annotations containers may still have in their environment: those of tasks that failed
-    /// after they had touched the pod.
+    pub labelled: Option<Labelled>,
+    /// The revisions whose labels and annotations containers may still have in their environment: those of tasks that did
+    /// not complete, while a container was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environments: Vec<String>,
     /// The names of the `PodDisruptionBudget`s that the pod is claimed at.
@@ -45,6 +45,15 @@ pub struct PodTask {
     /// One line for people: how the task ended.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+}
+
+/// The moment at which a pod got labels and annotations of the target of its task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labelled {
+    /// When they were written.
+    pub at: Timestamp,
+    /// The number of container restarts of the pod at that time.
+    pub restarts: i32,
 }
 
 /// The purpose of a task.
@@ -126,7 +135,7 @@ mod tests {
             at: Timestamp::from_second(1000).unwrap(),
             stage: Stage::Ordered,
             seconds: 600,
-            labelled_at: None,
+            labelled: None,
             environments: Vec::new(),
             claims: Vec::new(),
             note: String::new(),

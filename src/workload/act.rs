@@ -15,7 +15,7 @@ use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
 use crate::podtask::foreign::{ForeignStep, ForeignUpdate};
 use crate::podtask::node_load::NodeLoad;
 use crate::podtask::state::{End, Stage, TaskState};
-use crate::podtask::task::{PodTask, Purpose, RETRY_AFTER};
+use crate::podtask::task::{Labelled, PodTask, Purpose, RETRY_AFTER};
 use crate::podtask::time::later;
 use crate::podtask::time::whole_seconds;
 use crate::podtask::write::{PodPatch, VersionedRef};
@@ -30,7 +30,7 @@ use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
 use crate::workload::survey::is_early;
 use crate::workload::update::{Picks, Wanted, spare};
-use crate::workload::view::{PodView, was_touched};
+use crate::workload::view::{PodView, left_environments, was_touched};
 
 mod claims;
 
@@ -131,7 +131,7 @@ impl<'a> Planner<'_, 'a> {
                 }
             }
             // The pod has the labels of the target, and gets its own again first.
-            (TaskState::Waiting, Some(task), Some(_)) if task.labelled_at.is_some() => {
+            (TaskState::Waiting, Some(task), Some(_)) if task.labelled.is_some() => {
                 self.give_up(view, task);
             }
             (_, _, Some(wanted)) => self.give(view, wanted),
@@ -153,7 +153,8 @@ impl<'a> Planner<'_, 'a> {
 
     fn give_up(&mut self, view: &PodView<'_>, task: &PodTask) {
         let dropped = task.at_stage(Stage::Dropped, "the pod does not need this task any more");
-        self.patch(view, &dropped, self.own_environment(view, task), Why::Dropped);
+        let patch = self.own_environment(view, task);
+        self.patch(view, &with_environment(view, dropped), patch, Why::Dropped);
     }
 
     /// True when the user asked for a retry of this failed task.
@@ -173,7 +174,7 @@ impl<'a> Planner<'_, 'a> {
             at: whole_seconds(self.input.now),
             stage: Stage::Chosen,
             seconds: 0,
-            labelled_at: None,
+            labelled: None,
             environments: self.environments(view),
             claims: Vec::new(),
             note: String::new(),
@@ -207,6 +208,12 @@ impl<'a> Planner<'_, 'a> {
                 }
                 Err(budget) => drop(self.acts.budgets.insert(budget)),
             }
+        }
+        if task.labelled.is_some() {
+            // It waits again, with its own labels: services, policies and budgets select pods by labels.
+            let patch = self.own_environment(view, task);
+            let waits = PodTask { labelled: None, ..with_environment(view, task.clone()) };
+            return self.patch(view, &waits, patch, Why::Chosen);
         }
         if fresh {
             let mut patch = PodPatch::default();
@@ -325,32 +332,28 @@ impl<'a> Planner<'_, 'a> {
     fn is_labelled(&mut self, view: &PodView<'_>, task: &PodTask) -> bool {
         let own = self.input.template(view.revision);
         let Some((own, target)) = own.zip(self.input.template(&task.target)) else { return true };
-        let patch = environment::patch(own, target);
-        let is_needed = view.between_revisions || !environment::restarted(own, target).is_empty();
-        match task.labelled_at {
-            _ if !is_needed || patch == PodPatch::default() => true,
-            Some(at) if later(at, LABELS_SEEN) <= self.input.now => true,
-            Some(at) => {
-                self.at(later(at, LABELS_SEEN));
-                false
-            }
-            None => {
-                let labelled = PodTask {
-                    labelled_at: Some(self.input.now),
-                    claims: Vec::new(),
-                    ..task.at_stage(Stage::Chosen, "")
-                };
-                self.patch(view, &labelled, patch, Why::Chosen);
-                self.at(later(self.input.now, LABELS_SEEN));
-                false
-            }
+        let mut from = left_environments(view.pod, &self.input.revisions).chain([own]);
+        if from.all(|from| environment::restarted(from, target).is_empty()) {
+            return true;
         }
+        let Some(labelled) = &task.labelled else {
+            let labelled = Some(Labelled { at: self.input.now, restarts: view.pod.restarts });
+            let task = PodTask { labelled, claims: Vec::new(), ..task.at_stage(Stage::Chosen, "") };
+            self.patch(view, &task, environment::patch(own, target), Why::Chosen);
+            self.at(later(self.input.now, LABELS_SEEN));
+            return false;
+        };
+        let seen_at = later(labelled.at, LABELS_SEEN);
+        if seen_at > self.input.now {
+            self.at(seen_at);
+        }
+        seen_at <= self.input.now
     }
 
     /// The labels and annotations of the pod's own revision, for a pod that got those of a task that does not complete.
     fn own_environment(&self, view: &PodView<'_>, task: &PodTask) -> PodPatch {
         let (own, target) = (self.input.template(&view.pod.label), self.input.template(&task.target));
-        let labelled = own.zip(target).filter(|_| task.labelled_at.is_some());
+        let labelled = own.zip(target).filter(|_| task.labelled.is_some());
         labelled.map(|(own, target)| environment::patch(target, own)).unwrap_or_default()
     }
 
@@ -360,12 +363,7 @@ impl<'a> Planner<'_, 'a> {
     }
 
     fn end(&mut self, view: &PodView<'_>, task: &PodTask, end: &End) {
-        let mut ended = task.at_stage(end.stage, end.line());
-        let may_be_left =
-            task.labelled_at.is_some() && task.target != view.pod.label && was_touched(view, task);
-        if may_be_left && !ended.environments.contains(&task.target) {
-            ended.environments.push(task.target.clone());
-        }
+        let ended = with_environment(view, task.at_stage(end.stage, end.line()));
         let (patch, why) = match end.stage {
             Stage::Done => (self.change(view, &task.target), Why::Updated),
             Stage::Dropped => (self.own_environment(view, task), Why::Dropped),
@@ -509,4 +507,17 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
         [available, silent, lost, again, stuck]
     });
     times.flatten().filter_map(later_than_now).min()
+}
+
+/// `task`, which does not complete, with its target among the revisions whose labels and annotations containers may have: the
+/// agent touched the pod, or a container was restarted while the pod had them.
+fn with_environment(view: &PodView<'_>, mut task: PodTask) -> PodTask {
+    let may_have = |labelled: &Labelled| was_touched(view, &task) || view.pod.restarts != labelled.restarts;
+    let is_left = task.stage != Stage::Done
+        && task.target != view.pod.label
+        && task.labelled.as_ref().is_some_and(may_have);
+    if is_left && !task.environments.contains(&task.target) {
+        task.environments.push(task.target.clone());
+    }
+    task
 }

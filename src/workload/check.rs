@@ -1,6 +1,8 @@
 //! Validation at admission: specs that contradict themselves, and changes that could never be carried out. All
 //! problems are reported at once, each with the field and the remedy. Nothing is changed or defaulted.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -15,6 +17,7 @@ use crate::podtask::selector;
 use crate::podtask::start_first;
 use crate::workload::claims;
 use crate::workload::diff::Change;
+use crate::workload::environment;
 use crate::workload::spec::WorkloadSpec;
 
 /// The problems of a `GameDeployment`, and of the change from `old` to it.
@@ -153,8 +156,9 @@ impl Problems {
         }
         let changed = || {
             let change = Change::between(&old?.template, &new.template);
-            let names = change.containers.iter().map(String::as_str);
-            let is_in_place = change.refusal().is_none() && !change.containers.is_empty();
+            let mut names: BTreeSet<_> = change.containers.iter().map(String::as_str).collect();
+            names.extend(environment::restarted(&old?.template, &new.template));
+            let is_in_place = change.refusal().is_none() && !names.is_empty();
             if is_in_place { start_first::problem(&new.template, names) } else { None }
         };
         if let Some(why) = start_first::never(&new.template).or_else(changed) {

@@ -34,16 +34,18 @@ pub fn restarted<'t>(from: &PodTemplate, to: &'t PodTemplate) -> Vec<&'t str> {
     readers.filter(|(_, fields)| changed(fields)).map(|(name, _)| name).collect()
 }
 
-/// Gives a pod those labels and annotations of `to` that a container of `from` or `to` has in its environment.
+/// Gives a pod those labels and annotations of `to` that a container of `from` or `to` has in its environment and whose
+/// value differs between the two. All others, also those that other clients wrote, stay as they are.
 pub fn patch(from: &PodTemplate, to: &PodTemplate) -> PodPatch {
     let mut read = Fields::default();
     for (_, fields) in readers(from).chain(readers(to)) {
         read.labels.extend(fields.labels);
         read.annotations.extend(fields.annotations);
     }
-    let (labels, annotations) = (to.labels(), to.annotations());
-    let set = |keys: BTreeSet<&str>, values: &BTreeMap<String, String>| {
-        keys.into_iter().map(|key| (key.to_owned(), values.get(key).cloned())).collect()
+    let (labels, annotations) = ((from.labels(), to.labels()), (from.annotations(), to.annotations()));
+    let set = |keys: BTreeSet<&str>, (from, to): &(BTreeMap<String, String>, BTreeMap<String, String>)| {
+        let differs = |key: &&str| from.get(*key) != to.get(*key);
+        keys.into_iter().filter(differs).map(|key| (key.to_owned(), to.get(key).cloned())).collect()
     };
     PodPatch { labels: set(read.labels, &labels), annotations: set(read.annotations, &annotations) }
 }
@@ -119,6 +121,25 @@ mod tests {
         ] {
             assert_eq!(restarted(&old, &new), names, "{new:?}");
         }
+    }
+
+    /// Other clients write labels and annotations that no template has, and the controller its own.
+    #[test]
+    fn what_the_templates_do_not_change_is_not_written() {
+        let reads = |zone: &str, key: &str| {
+            let mut template = template(zone, Some("1"));
+            let field = json!({"fieldRef": {"fieldPath": format!("metadata.annotations['{key}']")}});
+            template.0["spec"]["containers"][1]["env"] = json!([{"name": "V", "valueFrom": field}]);
+            template
+        };
+        let patch = patch(
+            &reads("a", "k8s.v1.cni.cncf.io/network-status"),
+            &reads("b", "k8s.v1.cni.cncf.io/network-status"),
+        );
+        assert_eq!(patch.labels.keys().collect::<Vec<_>>(), ["zone"]);
+        assert!(patch.annotations.is_empty());
+        let same = reads("a", "note");
+        assert_eq!(super::patch(&same, &same), PodPatch::default());
     }
 
     #[test]

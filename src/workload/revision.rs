@@ -180,12 +180,14 @@ pub fn current<'a>(
     others().find(|revision| revision.name == before).unwrap_or(update)
 }
 
-/// Names of the revisions whose templates are needed: those of the pods, the targets of their tasks, and the `others`:
-/// the current and the stable one.
+/// Names of the revisions whose templates are needed: those of the pods, the targets of their tasks, those whose labels
+/// containers may still have in their environment, and the `others`: the current and the stable one.
 pub fn needed<'a>(pods: impl Iterator<Item = &'a Pod>, others: [&'a str; 2]) -> BTreeSet<&'a str> {
-    let of_pod =
-        |pod: &'a Pod| [Some(pod.label.as_str()), pod.task.as_ref().map(|task| task.target.as_str())];
-    pods.flat_map(of_pod).flatten().chain(others).filter(|name| !name.is_empty()).collect()
+    let of_pod = |pod: &'a Pod| {
+        let of_task = pod.task.iter().flat_map(|task| task.environments.iter().chain([&task.target]));
+        [&pod.label].into_iter().chain(of_task).map(String::as_str)
+    };
+    pods.flat_map(of_pod).chain(others).filter(|name| !name.is_empty()).collect()
 }
 
 /// Old revisions to delete: those beyond `limit` that are not needed, oldest first.

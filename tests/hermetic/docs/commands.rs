@@ -59,7 +59,7 @@ enum Role {
 /// Blocks that are neither commands nor data: the page and the first words.
 const DRAWINGS: [(&str, &str); 3] = [
     ("README.md", "people: kubectl annotate, inplace CLI"),
-    ("docs/concepts.md", "Pull -> PreHook -> Drain"),
+    ("docs/concepts.md", "Pull -> PreHook -> [Standby"),
     ("docs/observability.md", "GET /healthz"),
 ];
 /// Programs of other projects in the blocks, of which nothing more than the files that they name is checked.

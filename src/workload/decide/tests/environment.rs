@@ -146,3 +146,60 @@ fn a_pod_whose_agent_refuses_has_its_own_label_and_is_not_restarted() {
     wait(&mut sight, 60_000);
     assert!(step(&mut sight, &old).requested().is_empty());
 }
+
+/// The reconcile during the wait deletes what no pod needs.
+#[test]
+fn the_revision_whose_label_a_container_may_have_is_kept_until_the_container_is_restarted() {
+    let limited = |draft: Draft| draft.with("/revisionHistoryLimit", json!(0));
+    let (old, new) = (limited(in_zone("a")), limited(in_zone("b")));
+    let mut sight = moved(&new);
+    wait(&mut sight, 2000);
+    step(&mut sight, &new);
+    for pod in &mut sight.pods {
+        pod.answer = Some(answer(pod.request.as_ref().unwrap(), Phase::RolledBack, Some(Step::Rollback)));
+    }
+    step(&mut sight, &new);
+    for _ in 0..3 {
+        step(&mut sight, &old);
+    }
+    wait(&mut sight, 2000);
+    assert_eq!(step(&mut sight, &old).requested().len(), 3);
+}
+
+/// Its kubelet started the container again while the pod had the label of the target.
+#[test]
+fn a_container_that_ended_by_itself_while_the_pod_had_the_label_is_restarted_on_the_way_back() {
+    let mut sight = moved(&in_zone("b"));
+    sight.pods[0].restarts += 1;
+    let old = in_zone("a");
+    step(&mut sight, &old);
+    step(&mut sight, &old);
+    wait(&mut sight, 2000);
+    let decision = step(&mut sight, &old);
+    assert_eq!(decision.requested(), [sight.pods[0].name.as_str()]);
+}
+
+/// A `PodDisruptionBudget` allowed the update when the label was written, and does not allow it two seconds later.
+#[test]
+fn a_pod_that_has_to_wait_has_its_own_label_meanwhile() {
+    let new = in_zone("b");
+    let mut sight = moved(&new);
+    let budget = |allowed: i32| {
+        let object = json!({"metadata": {"name": "pdb"}, "spec": {"selector": {}},
+            "status": {"disruptionsAllowed": allowed, "desiredHealthy": 3}});
+        crate::podtask::disruption::DisruptionAllowance::new(
+            [std::sync::Arc::new(serde_json::from_value(object).unwrap())],
+            "v1",
+        )
+    };
+    sight.disruptions = budget(0);
+    wait(&mut sight, 2000);
+    assert!(step(&mut sight, &new).requested().is_empty());
+    assert_eq!(zones(&sight), [Some("a"); 3]);
+    sight.disruptions = budget(3);
+    wait(&mut sight, 60_000);
+    step(&mut sight, &new);
+    assert_eq!(zones(&sight), [Some("b"); 3]);
+    wait(&mut sight, 2000);
+    assert_eq!(step(&mut sight, &new).requested().len(), 3);
+}

@@ -395,7 +395,7 @@ fn a_turn_of_another_controller_is_gone_on_with() {
     let mut sight = sight(&["web-a", "web-b", "web-c"], &in_place().revision());
     let target = sight_revision(&new, &sight);
     sight.pods[0].task = Some(PodTask {
-        labelled_at: None,
+        labelled: None,
         environments: Vec::new(),
         claims: Vec::new(),
         purpose: Purpose::InPlace,
