@@ -256,6 +256,12 @@ mod tests {
         let app = old.clone().image("app:2");
         assert!(of(Some(&old), &app).is_empty());
         let image = |draft: fixtures::Draft| draft.with("/template/spec/containers/1/image", json!("side:2"));
+        let reader =
+            json!([{"name": "Z", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['zone']"}}}]);
+        let reads = old.clone().with("/template/spec/containers/1/env", reader);
+        let zoned = reads.clone().with("/template/metadata/labels/zone", json!("b"));
+        let problems = of(Some(&reads), &zoned);
+        assert!(problems[0].contains("container side has"), "its label restarts it: {problems:?}");
         for (new, says) in
             [(image(old.clone()), "container side has a postStart"), (image(app), "app, side change")]
         {
