@@ -159,12 +159,7 @@ fn ports(text: &str) -> Vec<Port> {
         protocol: String,
     }
     let declared: Vec<Declared> = serde_json::from_str(text).unwrap_or_default();
-    let port = |declared: &Declared| match declared.protocol.as_str() {
-        "" | "TCP" => Some(Port::Tcp(declared.container_port)),
-        "UDP" => Some(Port::Udp(declared.container_port)),
-        _ => None,
-    };
-    declared.iter().filter_map(port).collect()
+    declared.iter().filter_map(|port| Port::declared(port.container_port, &port.protocol)).collect()
 }
 
 /// Converts an entry of the container list.

@@ -20,6 +20,17 @@ pub enum Port {
     Udp(u16),
 }
 
+impl Port {
+    /// The port that a container declares with this protocol, TCP if it names none; `None` for SCTP and unknown protocols.
+    pub fn declared(number: u16, protocol: &str) -> Option<Self> {
+        match protocol {
+            "" | "TCP" => Some(Self::Tcp(number)),
+            "UDP" => Some(Self::Udp(number)),
+            _ => None,
+        }
+    }
+}
+
 /// What follows the number of a UDP port in its text.
 const UDP: &str = "/udp";
 

@@ -118,11 +118,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
 
 fn port(declared: &ContainerPort) -> Option<Port> {
     let number = u16::try_from(declared.container_port).ok()?;
-    match declared.protocol.as_deref() {
-        None | Some("TCP") => Some(Port::Tcp(number)),
-        Some("UDP") => Some(Port::Udp(number)),
-        Some(_) => None,
-    }
+    Port::declared(number, declared.protocol.as_deref().unwrap_or_default())
 }
 
 /// True when the spec gives the container claims of Dynamic Resource Allocation or block volumes.
