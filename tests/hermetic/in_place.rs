@@ -95,7 +95,7 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
             "target": {"workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
             "containers": [{"name": "app", "image": "repo/app:v2"}],
             "prefetch": true,
-            "maxUnavailable": "10%", "partition": 1, "paused": true, "failureThreshold": 2, "allowTemplateDrift": true,
+            "maxUnavailable": "10%", "partition": 1, "paused": true, "failureThreshold": 2, "onFailure": "Pause", "allowTemplateDrift": true,
             "deadlineSeconds": 7200, "progressDeadlineSeconds": 900, "ttlSecondsAfterFinished": 600,
             "pod": {"eachReady": false, "gracePeriodSeconds": 5, "drain": "Confirmed",
                 "preHook": {"templateName": "drain", "args": [{"name": "k", "value": "v"}]}, "minReadySeconds": 3,
