@@ -5,10 +5,11 @@
 //! |---|---|
 //! | the one on record from before the swap | is back, or was never swapped |
 //! | the one of the rollout, and another one is on record | goes back |
-//! | the one of the rollout, the rollout had a request for the pod, and none is on record | its pod is left as it is |
+//! | the one of the rollout, none is on record, and the rollout had a request for the pod or may have had one | its pod is left as it is |
 //! | a third one | its pod is left as it is |
 //!
-//! The record is on the pod: a pod that was created anew has none, and is left as it is.
+//! The record is on the pod: a pod that was created anew has none, and is left as it is. Another rollout, which selects the
+//! pod by labels, replaces the record; if it did so after the start of this rollout, this rollout may have had a request.
 
 use crate::api::image::ImageRef;
 use crate::api::in_place_rollout::back_id;
@@ -23,7 +24,8 @@ use crate::rollout::view::Left;
 /// None goes back, for this reason.
 pub(super) fn containers(rollout: &Rollout, pod: &Pod) -> Result<Vec<ContainerRequest>, Left> {
     let record = pod.record.as_ref().filter(|record| record.rollout == rollout.uid);
-    let begun = record.is_some() || pod.base.answer.as_ref().is_some_and(|answer| answer.id == rollout.uid);
+    let answered = pod.base.answer.as_ref().is_some_and(|answer| answer.id == rollout.uid);
+    let begun = record.is_some() || answered || is_record_replaced(rollout, pod);
     let mut containers = Vec::new();
     for (name, new) in rollout.images() {
         let Some(now) = pod.images.get(name) else { continue };
@@ -39,6 +41,12 @@ pub(super) fn containers(rollout: &Rollout, pod: &Pod) -> Result<Vec<ContainerRe
         }
     }
     if containers.is_empty() { Err(Left::Unchanged) } else { Ok(containers) }
+}
+
+/// True when another rollout has written its record on the pod since this rollout started.
+fn is_record_replaced(rollout: &Rollout, pod: &Pod) -> bool {
+    let other = pod.record.as_ref().filter(|record| record.rollout != rollout.uid);
+    other.zip(rollout.before.started_at).is_some_and(|(other, started)| other.at >= started)
 }
 
 /// The request that takes these containers back: with the same parameters as the request of the swap.

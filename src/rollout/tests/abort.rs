@@ -4,6 +4,8 @@ use super::*;
 use crate::api::in_place_rollout::RolloutAbort;
 use crate::api::request::{Order, Request};
 
+mod others;
+
 const BACK: &str = "r-1-back";
 
 /// A swap to `app:2` that is aborted at the first failure.

@@ -1,0 +1,39 @@
+//! The abort of a rollout whose records other rollouts replaced.
+
+use super::*;
+
+/// Another rollout, which selects its pods by labels, writes its record on a pod, and its request ends.
+fn other_rollout(pod: &mut Value, begun: i64) {
+    let record = json!({"rollout": "r-2", "name": "two", "stage": "Done", "at": at(begun), "seconds": 600});
+    pod["metadata"]["annotations"]["inplace.dev/rollout"] = json!(record.to_string());
+    pod["metadata"]["annotations"]["inplace.dev/request"] =
+        json!(r#"{"id":"r-2","containers":[{"name":"app"}]}"#);
+    say_about(pod, "r-2", "Succeeded", None);
+}
+
+#[test]
+fn a_pod_whose_record_another_rollout_replaced_counts_as_skipped() {
+    let mut shop = Shop::aborting(3, 2, "RolledBack", &json!({}));
+    other_rollout(&mut shop.pods[0], shop.now);
+    let next = shop.reconcile();
+    assert_eq!((begun(&next), shop.abort().pods, shop.abort().skipped), (vec!["web-1"], 1, 1));
+    shop.ends(1, "Succeeded");
+    assert_eq!((shop.phase().0, shop.images()), (RolloutPhase::Aborted, vec!["app:2", "app:1", "app:1"]));
+    assert!(shop.rollout.before.message.contains("1 left as they are"), "{}", shop.rollout.before.message);
+}
+
+#[test]
+fn a_pod_that_had_the_new_image_before_the_rollout_is_not_skipped() {
+    let mut shop = Shop::new(3, &json!({}));
+    shop.pods[0]["spec"]["containers"][0]["image"] = json!("app:2");
+    other_rollout(&mut shop.pods[0], -100);
+    shop.reconcile();
+    shop.ends(1, "RolledBack");
+    shop.reconcile();
+    assert_eq!((shop.phase().0, shop.abort().skipped), (RolloutPhase::Aborted, 0));
+    // Replaced while the pod had the image from before.
+    let mut shop = Shop::aborting(3, 1, "RolledBack", &json!({}));
+    other_rollout(&mut shop.pods[1], shop.now);
+    shop.reconcile();
+    assert_eq!((begun(&shop.decide()).len(), shop.abort().pods, shop.abort().skipped), (0, 1, 0));
+}
