@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::api::in_place_rollout::back_id;
 use crate::podtask::state::{End, NO_AGENT, Stage, TaskState};
 use crate::rollout::back;
 use crate::rollout::desired::Rollout;
@@ -188,7 +189,11 @@ fn runs_images(pod: &Pod, rollout: &Rollout) -> bool {
 /// True while an agent carries out another client's request or is about to, or the pod is about to be evicted.
 fn is_taken(pod: &Pod, rollout: &Rollout, now: Timestamp) -> bool {
     let base = &pod.base;
-    let runs = base.answer.as_ref().is_some_and(|answer| !answer.phase.is_terminal());
+    let back = back_id(&rollout.uid);
+    // An agent that is gone has not reported the end of an operation of this rollout.
+    let is_own = |id: &str| id == rollout.uid || id == back;
+    let own = base.request.as_deref().filter(|id| is_own(id));
+    let runs = base.answer.as_ref().is_some_and(|answer| !is_own(&answer.id) && !answer.phase.is_terminal());
     let rollout = pod.worked_on.as_ref().is_some_and(|uid| *uid != rollout.uid);
-    base.is_taken(None) || runs || rollout || pod.evicted || base.task_state(now) != TaskState::Over
+    base.is_taken(own) || runs || rollout || pod.evicted || base.task_state(now) != TaskState::Over
 }

@@ -1,4 +1,4 @@
-//! The abort of a rollout whose records other rollouts replaced.
+//! The abort of a rollout whose records other rollouts replaced, and whose own operations were lost.
 
 use super::*;
 
@@ -36,4 +36,38 @@ fn a_pod_that_had_the_new_image_before_the_rollout_is_not_skipped() {
     other_rollout(&mut shop.pods[1], shop.now);
     shop.reconcile();
     assert_eq!((begun(&shop.decide()).len(), shop.abort().pods, shop.abort().skipped), (0, 1, 0));
+}
+
+/// A rollout whose agent began with `web-1` and reported nothing more. The pod names `image`.
+fn lost(image: &str) -> Shop {
+    let mut shop = Shop::new(3, &json!({}));
+    shop.reconcile();
+    shop.ends(0, "Succeeded");
+    say(&mut shop.pods[1], "Running", Some("Swap"));
+    shop.pods[1]["spec"]["containers"][0]["image"] = json!(image);
+    shop.now = 1000;
+    shop.reconcile();
+    assert_eq!(
+        (shop.phase().0, &*shop.rollout.before.failures[0].reason),
+        (RolloutPhase::Aborting, "AgentLost")
+    );
+    shop
+}
+
+#[test]
+fn a_lost_operation_of_the_rollout_itself_does_not_block_the_way_back() {
+    let mut shop = lost("app:1");
+    assert_eq!(begun(&shop.reconcile()), ["web-0"], "{}", shop.rollout.before.message);
+    shop.ends(0, "Succeeded");
+    assert_eq!((shop.phase().0, shop.images()), (RolloutPhase::Aborted, vec!["app:1"; 3]));
+    // The pod itself goes back if it names the new image.
+    let mut shop = lost("app:2");
+    ready(&mut shop.pods[1], false, at(shop.now));
+    assert_eq!(begun(&shop.reconcile()), ["web-1"], "{}", shop.rollout.before.message);
+    // It is lost on the way back, too.
+    say_about(&mut shop.pods[1], BACK, "Running", Some("Swap"));
+    ready(&mut shop.pods[1], true, at(shop.now));
+    shop.rollout.spec.failure_threshold = k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(2);
+    shop.now = 2000;
+    assert_eq!(begun(&shop.reconcile()), ["web-0"], "{}", shop.rollout.before.message);
 }
