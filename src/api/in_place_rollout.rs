@@ -299,7 +299,7 @@ pub struct Downtime {
 /// The phase of a rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RolloutPhase {
-    /// Not observed yet, or its target does not exist yet.
+    /// Not observed yet, or its target does not exist yet, or an older rollout of the target is being aborted.
     #[default]
     Pending,
     /// Pods are being updated, or wait for the budget.

@@ -45,8 +45,10 @@ pub struct RolloutInput<'a> {
     pub allowance: DisruptionAllowance,
     /// The labels of the nodes of the pods, as far as `priority` needs them.
     pub nodes: &'a NodeLabels,
-    /// The name of a newer rollout of the same target.
+    /// The name of a newer rollout of the same target that supersedes this one.
     pub newer: Option<&'a str>,
+    /// The name of an older rollout of the same target whose abort must end before this one begins.
+    pub aborting: Option<&'a str>,
     /// The nodes whose agent is ready; `None`: agents are not in the cache.
     pub agents: Option<&'a ReadyAgents>,
     /// The time of the reconcile.
@@ -146,6 +148,13 @@ fn begin(rollout: &Rollout, input: &RolloutInput<'_>) -> Decision {
         let message = format!("InPlaceRollout {newer} is newer and has the same target");
         return refused(rollout, &StopReason::superseded(message), now);
     }
+    if let Some(aborting) = input.aborting {
+        let message = format!(
+            "InPlaceRollout {aborting} has the same target and is being aborted: this restart begins when the abort has ended"
+        );
+        let status = report::pending(rollout, report::ABORT_IN_PROGRESS, message, now);
+        return Decision { status, ..Decision::default() };
+    }
     let by_labels = rollout.spec.target.workload_ref.is_none();
     if *input.target == TargetState::Absent || by_labels && input.pods.is_empty() {
         let (target, namespace) = (rollout.target(), &rollout.namespace);
@@ -156,9 +165,9 @@ fn begin(rollout: &Rollout, input: &RolloutInput<'_>) -> Decision {
         };
         let until = later(rollout.created, UNTIL_THERE);
         if until <= now {
-            return refused(rollout, &StopReason::failed("TargetNotFound", message), now);
+            return refused(rollout, &StopReason::failed(report::TARGET_NOT_FOUND, message), now);
         }
-        let status = report::pending(rollout, message, now);
+        let status = report::pending(rollout, report::TARGET_NOT_FOUND, message, now);
         return Decision { status, requeue_at: Some(later(now, REQUEUE).min(until)), ..Decision::default() };
     }
     if let Some(drift) = input.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {

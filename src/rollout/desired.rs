@@ -81,6 +81,13 @@ impl Rollout {
         self.before.phase != RolloutPhase::Superseded && self.age() > other.age()
     }
 
+    /// True when this rollout must not begin before `aborting` has ended: it gives no container an image, so the failed
+    /// image would stay on the pods if it superseded the abort.
+    pub fn waits_for(&self, aborting: &Self) -> bool {
+        let only_restarts = self.images().next().is_none();
+        only_restarts && self.before.started_at.is_none() && aborting.is_active() && aborting.aborts()
+    }
+
     /// Sorts older rollouts before newer ones. The API server stores whole seconds: of two from the same second, the
     /// one that was reconciled first is the older one.
     pub fn age(&self) -> (Timestamp, Timestamp, &str, &str) {

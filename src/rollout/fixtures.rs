@@ -68,7 +68,8 @@ pub(super) fn seen<'a>(
 ) -> RolloutInput<'a> {
     let allowance = DisruptionAllowance::new(budgets.iter().cloned().map(Arc::new), "v1");
     let nodes = NO_NODES.get_or_init(NodeLabels::new);
-    RolloutInput { nodes, target, pods: pods.iter().collect(), allowance, newer: None, agents: None, now }
+    let pods = pods.iter().collect();
+    RolloutInput { nodes, target, pods, allowance, newer: None, aborting: None, agents: None, now }
 }
 
 /// Applies a write as the API server does.

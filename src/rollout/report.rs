@@ -21,6 +21,10 @@ use crate::rollout::view::{PodView, State};
 const PARTITION: &str = "Partition";
 /// The reason while `spec.paused` is true.
 pub(super) const PAUSED: &str = "Paused";
+/// The reason while, and when, the target does not exist.
+pub(super) const TARGET_NOT_FOUND: &str = "TargetNotFound";
+/// The reason while the abort of an older rollout of the same target is in progress.
+pub(super) const ABORT_IN_PROGRESS: &str = "AbortInProgress";
 /// The reason when all pods are processed and some have failed.
 pub(super) const SOME_FAILED: &str = "SomePodsFailed";
 
@@ -137,12 +141,17 @@ fn downtime(rollout: &Rollout, views: &[PodView<'_>]) -> Downtime {
     Downtime { median: at(times.len() / 2), most: at(times.len().saturating_sub(1)) }
 }
 
-/// The status while the target does not exist yet.
-pub(super) fn pending(rollout: &Rollout, message: String, now: Timestamp) -> InPlaceRolloutStatus {
+/// The status of a rollout that has not begun and waits, for this reason.
+pub(super) fn pending(
+    rollout: &Rollout,
+    reason: &str,
+    message: String,
+    now: Timestamp,
+) -> InPlaceRolloutStatus {
     let mut status = InPlaceRolloutStatus {
         observed_generation: rollout.generation,
         target: rollout.target(),
-        reason: "TargetNotFound".to_owned(),
+        reason: reason.to_owned(),
         message,
         conditions: rollout.before.conditions.clone(),
         ..InPlaceRolloutStatus::default()
@@ -378,7 +387,8 @@ mod tests {
 
     #[test]
     fn a_rollout_that_waits_for_its_target_is_in_progress() {
-        let status = pending(&rollout(&json!({})), "the target does not exist".to_owned(), at(1));
+        let status =
+            pending(&rollout(&json!({})), TARGET_NOT_FOUND, "the target does not exist".to_owned(), at(1));
         let is = status.conditions.iter().find(|condition| condition.status == "True").unwrap();
         assert_eq!((is.kind.as_str(), is.reason.as_str()), ("Reconciling", "TargetNotFound"));
         assert!(status.observed_generation > 0);

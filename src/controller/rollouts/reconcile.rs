@@ -128,6 +128,7 @@ async fn decided(
     };
     let pods = follow.pods.list();
     let newer = context.cache.newer(rollout);
+    let aborting = context.cache.aborting(rollout);
     let agents = context.agents.by_node().map(|agents| {
         let agent =
             |agent: agents::ReadyAgent| ReadyAgent { since: agent.since, at_once: agent.max_operations };
@@ -141,6 +142,7 @@ async fn decided(
         pods: pods.iter().map(|(_, pod)| pod.as_ref()).collect(),
         allowance: allowance.clone(),
         newer: newer.as_deref(),
+        aborting: aborting.as_deref(),
         agents: agents.as_ref(),
         now: clock::now(),
     };
@@ -155,6 +157,7 @@ fn decided_alone(rollout: &Rollout) -> Decision {
         pods: Vec::new(),
         allowance: DisruptionAllowance::default(),
         newer: None,
+        aborting: None,
         agents: None,
         now: clock::now(),
     };

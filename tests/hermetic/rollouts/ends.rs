@@ -190,17 +190,9 @@ async fn an_abort_is_continued_by_another_controller() {
         &json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true,
             "onFailure": "Abort"}),
     );
-    let swapped = |index: u32, image: &str| {
-        let pod = format!("web-1-{index}");
-        rollout_fixture.fixture.api.edit("shop", &pod, |pod| {
-            pod["spec"]["containers"][0]["image"] = json!(image);
-            let id = open(pod).unwrap().id;
-            say(pod, &id, "Succeeded", "");
-        });
-    };
     for index in 0..2 {
         rollout_fixture.open(&[&format!("web-1-{index}")]).await;
-        swapped(index, "app:2");
+        rollout_fixture.swapped(index, "app:2");
     }
     rollout_fixture.open(&["web-1-2"]).await;
     rollout_fixture.answer("web-1-2", "RolledBack");
@@ -211,9 +203,9 @@ async fn an_abort_is_continued_by_another_controller() {
     assert_eq!((asked.id, asked.containers[0].image.as_deref()), (format!("{uid}-back"), Some("app:1")));
     let counts = |status: &Value| status["phase"] == "Aborting" && status["abort"]["pods"] == 2;
     rollout_fixture.status("one", "two pods go back", counts).await;
-    swapped(0, "app:1");
+    rollout_fixture.swapped(0, "app:1");
     rollout_fixture.open(&["web-1-1"]).await;
-    swapped(1, "app:1");
+    rollout_fixture.swapped(1, "app:1");
     let status = rollout_fixture.phase("one", "Aborted").await;
     assert_eq!((&status["reason"], &status["abort"]["returned"]), (&json!("FailureThreshold"), &json!(2)));
     for index in 0..2 {
@@ -221,4 +213,54 @@ async fn an_abort_is_continued_by_another_controller() {
         assert_eq!((&record["stage"], &record["back"]), (&json!("Done"), &json!(true)), "{record}");
     }
     assert!(!rollout_fixture.fixture.api.store(|store| store.pods().any(is_worked_on)));
+}
+
+#[tokio::test]
+async fn a_newer_restart_waits_until_the_abort_has_ended() {
+    let rollout_fixture = RolloutFixture::with(2).await;
+    let _controller = rollout_fixture.fixture.controller();
+    let swap = json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true, "onFailure": "Abort"});
+    rollout_fixture.restart("one", &swap);
+    rollout_fixture.open(&["web-1-0"]).await;
+    rollout_fixture.swapped(0, "app:2");
+    rollout_fixture.open(&["web-1-1"]).await;
+    rollout_fixture.answer("web-1-1", "RolledBack");
+    rollout_fixture.open(&["web-1-0"]).await;
+    // As restart on change creates it.
+    rollout_fixture.restart("restart", &json!({}));
+    let waits = rollout_fixture.status("restart", "it waits", |status| status["message"].is_string()).await;
+    assert_eq!(
+        (&waits["phase"], &waits["reason"]),
+        (&json!("Pending"), &json!("AbortInProgress")),
+        "{waits:#}"
+    );
+    assert!(waits["message"].as_str().unwrap().contains("InPlaceRollout one"), "{waits:#}");
+    rollout_fixture.phase("one", "Aborting").await;
+    rollout_fixture.swapped(0, "app:1");
+    rollout_fixture.phase("one", "Aborted").await;
+    let asked = rollout_fixture.agents("restart", 1, |status| status["phase"] == "Succeeded").await;
+    assert_eq!(asked, ["web-1-0", "web-1-1"]);
+    // A newer swap does not wait: it replaces the bad image.
+    let uid = rollout_fixture.restart("bad", &swap);
+    rollout_fixture.open(&["web-1-0"]).await;
+    rollout_fixture.swapped(0, "app:2");
+    rollout_fixture.open(&["web-1-1"]).await;
+    rollout_fixture.answer("web-1-1", "RolledBack");
+    rollout_fixture.open(&["web-1-0"]).await;
+    rollout_fixture
+        .fixture
+        .api
+        .edit("shop", "web-1-0", |pod| say(pod, &format!("{uid}-back"), "Running", "Swap"));
+    rollout_fixture.restart("restart-2", &json!({}));
+    rollout_fixture.restart(
+        "good",
+        &json!({"containers": [{"name": "app", "image": "app:3"}], "allowTemplateDrift": true}),
+    );
+    rollout_fixture.phase("restart-2", "Superseded").await;
+    rollout_fixture.fixture.api.edit("shop", "web-1-0", |pod| {
+        pod["spec"]["containers"][0]["image"] = json!("app:1");
+        say(pod, &format!("{uid}-back"), "Succeeded", "");
+    });
+    rollout_fixture.phase("bad", "Superseded").await;
+    rollout_fixture.agents("good", 1, |status| status["phase"] == "Succeeded").await;
 }

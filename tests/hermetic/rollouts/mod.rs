@@ -113,6 +113,15 @@ impl RolloutFixture {
         });
     }
 
+    /// The agent of a pod has carried out its request, and the pod names `image`.
+    fn swapped(&self, index: u32, image: &str) {
+        self.fixture.api.edit("shop", &format!("web-1-{index}"), |pod| {
+            pod["spec"]["containers"][0]["image"] = json!(image);
+            let id = open(pod).unwrap().id;
+            say(pod, &id, "Succeeded", "");
+        });
+    }
+
     fn pod(&self, index: u32) -> Value {
         self.fixture.api.pod("shop", &format!("web-1-{index}"))
     }

@@ -103,12 +103,22 @@ impl Rollouts {
         self.store.get(&trim::key(&key.namespace, &key.name))?.value.0.clone()
     }
 
-    /// The name of the newest rollout with the same target, if it is newer than `rollout`.
+    /// The name of the newest rollout with the same target, if it is newer than `rollout` and does not wait for it.
     pub(crate) fn newer(&self, rollout: &Rollout) -> Option<String> {
+        self.newest_of_target(rollout, |other| other.is_newer_than(rollout) && !other.waits_for(rollout))
+    }
+
+    /// The name of an older rollout with the same target that `rollout` waits for.
+    pub(crate) fn aborting(&self, rollout: &Rollout) -> Option<String> {
+        self.newest_of_target(rollout, |other| rollout.is_newer_than(other) && rollout.waits_for(other))
+    }
+
+    /// The name of the newest rollout with the same target for which `is` is true.
+    fn newest_of_target(&self, rollout: &Rollout, is: impl Fn(&Rollout) -> bool) -> Option<String> {
         let others = self.store.group(&within(&rollout.namespace));
         let others = others.iter().filter_map(|cached| cached.value.0.as_ref());
         others
-            .filter(|other| !other.deleting && other.has_target_of(rollout) && other.is_newer_than(rollout))
+            .filter(|other| !other.deleting && other.has_target_of(rollout) && is(other))
             .max_by(|one, other| one.age().cmp(&other.age()))
             .map(|newest| newest.name.clone())
     }
