@@ -60,7 +60,7 @@ mod tests {
     use crate::operation::report;
 
     #[test]
-    fn what_takes_its_time_tells_its_begin() {
+    fn a_long_operation_reports_its_begin() {
         let now = Timestamp::UNIX_EPOCH;
         let begun = |text: &str| begun(&Request::parse(Some(text)).unwrap().unwrap(), now);
         assert_eq!(begun("restart app,side"), None);

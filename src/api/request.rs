@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_is_nothing_wished() {
+    fn without_a_text_there_is_no_request() {
         assert_eq!(Request::parse(None), Ok(None));
         assert_eq!(Request::parse(Some("  \n")), Ok(None));
     }

@@ -44,10 +44,10 @@ pub struct ContainerReport {
     /// The engine that the plan chose.
     pub engine: Engine,
     /// The previous instance.
-    pub from: Incarnation,
+    pub from: ContainerInstance,
     /// The new instance; absent until it was observed running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<Incarnation>,
+    pub to: Option<ContainerInstance>,
     /// When the previous instance ended, by the runtime's clock.
     #[serde(default, with = "millis", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Timestamp>")]
@@ -67,7 +67,7 @@ pub struct ContainerReport {
 
 /// One instance of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Incarnation {
+pub struct ContainerInstance {
     /// The runtime's id of the container.
     #[serde(rename = "containerID")]
     pub container_id: String,
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_status_is_spelled_as_the_contract_says() {
         let at = |text: &str| Some(text.parse::<Timestamp>().unwrap());
-        let instance = |id: &str, attempt| Incarnation {
+        let instance = |id: &str, attempt| ContainerInstance {
             container_id: id.into(),
             attempt,
             image: "repo/app:v1".into(),

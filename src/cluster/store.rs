@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_that_is_gone_is_not_learnt_again() {
+    async fn a_deleted_pod_is_not_cached_again() {
         let shared = shared();
         shared.put(pod("a", 10, ""));
         let gone = pod("a", 11, "");

@@ -15,7 +15,7 @@ use crate::cluster::agents::Agents;
 use crate::cluster::hooks::{HookRuns, Summary};
 use crate::controller::Common;
 use crate::hook::place::Place;
-use crate::hook::runner::{Duty, Identity, Ownership, Runner, RunnerContext, Terms};
+use crate::hook::runner::{Identity, Ownership, RunSelection, Runner, RunnerContext, Terms};
 
 /// After a node has had no ready agent for this long, the controller runs its hooks. Longer than an update of the
 /// agent takes.
@@ -35,7 +35,7 @@ pub(super) async fn run(common: Common, agents: Agents, stop: CancellationToken)
     let runs = HookRuns::watch(server.clone(), "HookRuns", &labels, stop.clone());
     let orphans = Orphans { agents, ready: None, away: HashMap::new() };
     // An agent that is not ready gets no time to release its HookRuns: it may not exist at all.
-    let identity = Identity { runner: RUNNER.to_owned(), host: identity, patience: Duration::ZERO };
+    let identity = Identity { runner: RUNNER.to_owned(), host: identity, release_timeout: Duration::ZERO };
     let context = RunnerContext {
         server,
         executor,
@@ -59,7 +59,7 @@ struct Orphans {
     away: HashMap<String, Instant>,
 }
 
-impl Duty for Orphans {
+impl RunSelection for Orphans {
     fn begin(&mut self) {
         self.ready = self.agents.ready();
         match &self.ready {

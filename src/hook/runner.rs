@@ -42,8 +42,8 @@ pub enum Ownership {
     Unknown,
 }
 
-/// Decides which HookRuns are run here. The runner calls it again after each change of a HookRun or of the duty.
-pub trait Duty: Send {
+/// Decides which HookRuns are run here. The runner calls it again after each change of a HookRun, and after [`Self::changed`] returns.
+pub trait RunSelection: Send {
     /// Called before each comparison of the HookRuns.
     fn begin(&mut self) {}
 
@@ -67,7 +67,7 @@ pub struct Identity {
     pub host: String,
     /// If another runner is named on a HookRun that is ours: how long to wait for its release before taking it
     /// over.
-    pub patience: Duration,
+    pub release_timeout: Duration,
 }
 
 /// The durations that ensure that exactly one runner runs a HookRun, without comparing clocks.
@@ -113,11 +113,11 @@ pub struct RunnerContext {
     pub stop: CancellationToken,
 }
 
-/// Runs the HookRuns that its duty assigns to it.
+/// Runs the HookRuns that its `selection` assigns to it.
 pub struct Runner<D> {
     context: Arc<RunnerContext>,
     runs: HookRuns,
-    duty: D,
+    selection: D,
     /// The HookRuns that run here, by uid. Each task is notified of changes of its HookRun, and whether it is
     /// still ours. Dropping an entry means that the HookRun is gone.
     open: HashMap<String, Hold>,
@@ -138,11 +138,11 @@ impl<D> std::fmt::Debug for Runner<D> {
     }
 }
 
-impl<D: Duty> Runner<D> {
-    /// A runner of the HookRuns that `duty` selects.
-    pub fn new(context: RunnerContext, duty: D) -> Self {
+impl<D: RunSelection> Runner<D> {
+    /// A runner of the HookRuns that `selection` selects.
+    pub fn new(context: RunnerContext, selection: D) -> Self {
         let runs = context.runs.clone();
-        Self { context: Arc::new(context), runs, duty, open: HashMap::new(), tasks: JoinSet::new() }
+        Self { context: Arc::new(context), runs, selection, open: HashMap::new(), tasks: JoinSet::new() }
     }
 
     /// Runs until `stop` is cancelled, and then until the results are written, if the API server is reachable.
@@ -153,7 +153,7 @@ impl<D: Duty> Runner<D> {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.runs.changed() => {}
-                () = self.duty.changed() => {}
+                () = self.selection.changed() => {}
                 Some(ended) = self.tasks.join_next() => {
                     if let Err(error) = ended {
                         tracing::error!(%error, "the task of a HookRun failed: it is started again");
@@ -174,8 +174,8 @@ impl<D: Duty> Runner<D> {
         runs.sort_by_cached_key(|run| (run.creation_timestamp().map(|at| at.0), run.uid()));
         let there: HashMap<_, _> = runs.iter().filter_map(|run| Some((run.uid()?, run))).collect();
         self.open.retain(|uid, _| there.get(uid).is_some_and(|run| !run.is_deleting()));
-        self.duty.begin();
-        let ownerships: Vec<_> = runs.iter().map(|run| (self.duty.ownership(run), run)).collect();
+        self.selection.begin();
+        let ownerships: Vec<_> = runs.iter().map(|run| (self.selection.ownership(run), run)).collect();
         let mut waiting = Vec::new();
         for (ownership, run) in &ownerships {
             let Some(uid) = run.uid() else { continue };
@@ -220,7 +220,7 @@ impl<D: Duty> Runner<D> {
 
     fn begin(&mut self, uid: String, run: &Arc<Summary>) {
         let (ours, sight) = watch::channel(true);
-        let place = self.duty.place(run);
+        let place = self.selection.place(run);
         let run_lease = HookRunLease::new(Arc::clone(&self.context), sight, run.as_ref().clone(), place);
         self.tasks.spawn(run_lease.run());
         let namespace = run.namespace().unwrap_or_default();

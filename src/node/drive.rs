@@ -36,9 +36,9 @@ use crate::process::backoff::Backoff;
 use crate::process::{clock, fault};
 
 /// The pauses while the runtime cannot be reached.
-const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), LONGEST_PAUSE);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PAUSE);
 /// The longest pause before the next observation.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// The maximum number of notes that follow from one observation: a few for each of at most 64 containers.
 const MAX_NOTES: u32 = 1000;
 /// The pause after more notes than that.
@@ -163,7 +163,7 @@ pub(super) async fn drive(
                 let mut end = clock::until(operation.forward_until());
                 // The fence keeps the kubelet from starting a container that ends meanwhile.
                 if operation.is_fenced_ahead() {
-                    end = end.min(LONGEST_PAUSE);
+                    end = end.min(MAX_PAUSE);
                 }
                 tokio::select! {
                     () = node.permit.acquire() => {}
@@ -181,7 +181,7 @@ pub(super) async fn drive(
                     observer(OperationEvent::Progress(&waiting.on));
                 }
                 release_permit(node, &operation);
-                let pause = clock::until(waiting.until).min(LONGEST_PAUSE);
+                let pause = clock::until(waiting.until).min(MAX_PAUSE);
                 rest(&mut control, &mut hooks, &mut journal, pause).await;
             }
             Next::Done(outcome) => break outcome,

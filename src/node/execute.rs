@@ -110,10 +110,11 @@ impl EffectExecutor {
                 let arrived = self.pull(image, like, *anew, touched, limit, progress).await?;
                 image::same_as(again.as_ref(), arrived).map(EffectOutput::Image)
             }
-            Effect::Fence { container, source, attempt, image, rehearse, by_process } => {
+            Effect::Fence { container, source, attempt, image, test_create, by_process } => {
                 let (attempt, image, left) = (*attempt, image.as_ref(), clock::until(operation.deadline_at));
-                let (rehearse, by_process) = (*rehearse, *by_process);
-                let wanted = fence::Wanted { container, source, attempt, image, rehearse, by_process, left };
+                let (test_create, by_process) = (*test_create, *by_process);
+                let wanted =
+                    fence::Wanted { container, source, attempt, image, test_create, by_process, left };
                 self.fence(&client, wanted).await
             }
             Effect::PreStop { container, id, budget_seconds } => {

@@ -36,7 +36,7 @@ pub(super) struct Wanted<'a> {
     /// The image of the replacement; `None` for the image of the source.
     pub image: Option<&'a ImageChoice>,
     /// Whether to verify first that the replacement can be created.
-    pub rehearse: bool,
+    pub test_create: bool,
     /// Whether only a running process may hold the name.
     pub by_process: bool,
     /// The time that is left for the operation.
@@ -69,7 +69,7 @@ impl EffectExecutor {
             self.clone_holds(client, wanted, wanted.attempt).await?;
             return Ok(EffectOutput::Nothing);
         };
-        if wanted.rehearse {
+        if wanted.test_create {
             let id = self.clone_holds(client, wanted, wanted.attempt.saturating_add(1)).await?;
             remove(client, &id).await?;
         }
@@ -121,7 +121,7 @@ impl EffectExecutor {
         let source = self.source(wanted.source).await?;
         let config = source.holder(wanted.attempt, image, longest, &operation_id);
         let id = self.create(client, config).await?;
-        if !wanted.rehearse && self.was_overtaken(client, wanted).await {
+        if !wanted.test_create && self.was_overtaken(client, wanted).await {
             remove(client, &id).await?;
             return Ok(());
         }

@@ -12,7 +12,7 @@ use crate::node::drive::{observe, write_within};
 use crate::node::execute::EffectExecutor;
 use crate::node::journal::Entry;
 use crate::node::journal_writer::JournalWriter;
-use crate::node::time_limits::{self, JOURNAL_LIMIT, LEAST_LIMIT};
+use crate::node::time_limits::{self, JOURNAL_LIMIT, MIN_LIMIT};
 use crate::operation::effect::Effect;
 use crate::operation::end::obstructing;
 use crate::operation::fence::while_it_starts;
@@ -40,7 +40,7 @@ pub(super) async fn maintained<T>(
         let Ok(snapshot) = observe(node, operation).await else { continue };
         if let Some(fence) = while_it_starts(operation, &snapshot, container, id) {
             let mut own = EffectExecutor::new(node, operation);
-            let made = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
+            let made = Box::pin(own.execute(operation, &fence, MIN_LIMIT, &|_| {})).await;
             tracing::debug!(pod = %operation.pod, container, effect_error = ?made.err(), "fence created again");
         }
     }
@@ -77,7 +77,7 @@ pub(super) async fn released<T>(
         }
         for fence in fences {
             let mut own = EffectExecutor::new(node, operation);
-            let removed = Box::pin(own.execute(operation, &fence, LEAST_LIMIT, &|_| {})).await;
+            let removed = Box::pin(own.execute(operation, &fence, MIN_LIMIT, &|_| {})).await;
             tracing::debug!(
                 pod = %operation.pod,
                 effect_error = ?removed.err(),

@@ -27,7 +27,7 @@ const PROBE_LIMIT: Duration = Duration::from_secs(10);
 /// More is not read: a line for each of some thousand ports.
 const LARGEST: usize = 64 * 1024;
 /// The least time between the stop signal of a standby and its end by force.
-const LEAST_STOP: Duration = Duration::from_secs(2);
+const MIN_STOP: Duration = Duration::from_secs(2);
 
 /// The listening sockets in the pod, while they decide something; `None` if they cannot be counted now.
 pub(super) async fn listeners(node: &Node, operation: &Operation, snapshot: &Snapshot) -> Option<Listeners> {
@@ -114,8 +114,8 @@ impl EffectExecutor {
         } else {
             EffectOutput::Nothing
         };
-        let left = grace.saturating_sub(began.elapsed()).max(LEAST_STOP);
-        self.client.within(limit.saturating_sub(began.elapsed()).max(LEAST_STOP)).stop(id, left).await?;
+        let left = grace.saturating_sub(began.elapsed()).max(MIN_STOP);
+        self.client.within(limit.saturating_sub(began.elapsed()).max(MIN_STOP)).stop(id, left).await?;
         Ok(output)
     }
 }

@@ -26,9 +26,9 @@ use crate::process::clock;
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// The longest time that a sweep waits for an orphaned standby to stop.
-const LONGEST_GRACE: Duration = Duration::from_secs(30);
+const MAX_GRACE: Duration = Duration::from_secs(30);
 /// The time that a standby has between SIGTERM and SIGKILL, however long its preStop handler takes.
-const LEAST_GRACE: Duration = Duration::from_secs(2);
+const MIN_GRACE: Duration = Duration::from_secs(2);
 /// The age at which a container is expected to serve, so that a standby beside it is not needed. One that fails has ended by
 /// then.
 const SERVES_AFTER: SignedDuration = SignedDuration::from_secs(60);
@@ -84,7 +84,7 @@ async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<
     Ok(removed)
 }
 
-/// Stops an orphaned standby within the grace period of its pod, at most [`LONGEST_GRACE`], in which its preStop handler runs
+/// Stops an orphaned standby within the grace period of its pod, at most [`MAX_GRACE`], in which its preStop handler runs
 /// first. False if it stays: nothing else may serve, or it does not stop now.
 async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Result<bool, Error> {
     if !matches!(standby.state(), ContainerState::ContainerRunning | ContainerState::ContainerUnknown) {
@@ -105,13 +105,13 @@ async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Res
     }
     let grace =
         standby.annotations.get(annotation::TERMINATION_GRACE).and_then(|seconds| seconds.parse().ok());
-    let grace = grace.map_or(LONGEST_GRACE, Duration::from_secs).min(LONGEST_GRACE);
+    let grace = grace.map_or(MAX_GRACE, Duration::from_secs).min(MAX_GRACE);
     let (client, began) = (client.within(grace + LIMIT), Instant::now());
     let handled = pre_stop::run(&client, &standby.pod_sandbox_id, &standby.id, grace).await?;
     if let Some(Err(why)) = handled {
         tracing::warn!(%pod, standby.id, why, "the preStop handler of an orphaned standby failed");
     }
-    let left = grace.saturating_sub(began.elapsed()).max(LEAST_GRACE);
+    let left = grace.saturating_sub(began.elapsed()).max(MIN_GRACE);
     let stopped = client.stop(&standby.id, left).await;
     if let Err(error) = &stopped {
         tracing::warn!(%pod, standby.id, %error, "an orphaned standby does not stop now: the next sweep retries");

@@ -7,12 +7,12 @@ use crate::operation::state::Operation;
 use crate::process::clock;
 
 /// Minimum time limit of an effect, even after the deadline: cleanup may still be necessary.
-pub(super) const LEAST_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time limit of a repeatable effect: a removal, a change through the API server.
-const LONGEST_REPEATABLE: Duration = Duration::from_secs(15);
+const MAX_REPEATABLE: Duration = Duration::from_secs(15);
 /// Maximum time limit of the fence that is created before the spec is changed back: twice what it takes on a busy
 /// node.
-const LONGEST_FENCE_BACK: Duration = Duration::from_secs(2);
+const MAX_FENCE_BACK: Duration = Duration::from_secs(2);
 
 /// Time limit of a journal write after a container was touched. After this limit the operation goes on without the
 /// write, as it does when the disk is full: the container must come up.
@@ -31,21 +31,21 @@ pub(super) fn effect(operation: &Operation, effect: &Effect) -> Duration {
         | Effect::Stop { timeout_seconds: own, .. } => share(left, Duration::from_secs(*own)),
         // A container is down, and can be brought up without this fence.
         Effect::Fence { by_process: true, .. } if operation.rollback_cause.is_some() => {
-            share(left, Duration::ZERO).min(LONGEST_FENCE_BACK)
+            share(left, Duration::ZERO).min(MAX_FENCE_BACK)
         }
         Effect::Fence { .. } | Effect::Standby { .. } | Effect::Create { .. } | Effect::Start { .. } => {
             share(left, Duration::ZERO)
         }
         // This effect can be repeated later, and the next effect may be waiting.
         Effect::Remove { .. } | Effect::Respec { .. } | Effect::Gate { .. } => {
-            share(left, Duration::ZERO).min(LONGEST_REPEATABLE)
+            share(left, Duration::ZERO).min(MAX_REPEATABLE)
         }
     }
 }
 
-/// `own` plus half of the rest of `left`; at least [`LEAST_LIMIT`], which is enough for cleanup.
+/// `own` plus half of the rest of `left`; at least [`MIN_LIMIT`], which is enough for cleanup.
 fn share(left: Duration, own: Duration) -> Duration {
-    (own + left.saturating_sub(own) / 2).max(LEAST_LIMIT)
+    (own + left.saturating_sub(own) / 2).max(MIN_LIMIT)
 }
 
 /// Time limit of an observation. It is short enough that one lost answer does not use up all remaining time.

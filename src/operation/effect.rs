@@ -29,7 +29,7 @@ pub enum Effect {
     },
     /// Create a container that reserves the name of `attempt`. Where possible it is a holder: it is started, and its
     /// process does nothing. Otherwise it is created from the configuration and image of the coming replacement and
-    /// never started. The rehearsal before that proves that the replacement can be created.
+    /// never started. A test creation before that shows that the replacement can be created.
     Fence {
         /// The container whose name is reserved.
         container: String,
@@ -40,8 +40,8 @@ pub enum Effect {
         /// The image of the replacement; `None` for the image of the source.
         image: Option<ImageChoice>,
         /// True when it must also be verified that the replacement can be created: nothing is stopped yet.
-        #[serde(default)]
-        rehearse: bool,
+        #[serde(default, rename = "rehearse")]
+        test_create: bool,
         /// True when only a running holder may reserve the name, because the kubelet creates the replacement itself.
         /// The kubelet's garbage collection keeps the newest of the containers of one name that do not run, and that
         /// would be the clone.

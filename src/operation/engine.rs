@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::pod_ref::PodRef;
 use crate::api::request::RequestedEngine;
-use crate::api::status::{Engine, Incarnation};
+use crate::api::status::{ContainerInstance, Engine};
 use crate::operation::memory::Memory;
 use crate::operation::preflight::{Refusal, Runtime, Source};
 use crate::operation::snapshot::{
@@ -34,8 +34,8 @@ pub(super) struct Choice {
 impl Choice {
     /// The instance that is to be replaced, with its image as the pod's spec writes it. A rollback restores that
     /// reference, whatever name the runtime uses.
-    pub(super) fn before(&self, container: &Container) -> Incarnation {
-        let mut before = container.incarnation();
+    pub(super) fn before(&self, container: &Container) -> ContainerInstance {
+        let mut before = container.reported();
         if let Some(change) = &self.change {
             before.image.clone_from(&change.from);
         }

@@ -35,7 +35,7 @@ pub(super) fn fence_again(
         return None;
     }
     let (container, source) = (target.name.clone(), new.id.clone());
-    Some(Effect::Fence { container, source, attempt, image: None, rehearse: false, by_process: false })
+    Some(Effect::Fence { container, source, attempt, image: None, test_create: false, by_process: false })
 }
 
 /// The same while the start of the container `id` takes long, as on a busy node.

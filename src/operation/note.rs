@@ -3,7 +3,7 @@
 
 use jiff::Timestamp;
 
-use crate::api::status::{Incarnation, Step};
+use crate::api::status::{ContainerInstance, Step};
 use crate::operation::effect::Verb;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Container, Snapshot};
@@ -78,7 +78,7 @@ impl Note {
         now: Timestamp,
     ) -> Self {
         let reached = Reached {
-            to: instance.incarnation(),
+            to: instance.reported(),
             stopped_at: target.stopped_at.or_else(|| target.ended(snapshot)),
             started_at: instance.started_at,
             counts_from: Some(instance.started_at.unwrap_or(instance.created_at).min(now)),
@@ -163,7 +163,8 @@ impl Operation {
                 if let Some(target) = self.target_mut(&instance.name) {
                     target.restarts_before_touch = target.restarts_before_touch.saturating_add(1);
                     target.forward = Replacement::of(instance.id.clone(), instance.attempt.saturating_add(1));
-                    target.from = Incarnation { image: target.from.image.clone(), ..instance.incarnation() };
+                    target.from =
+                        ContainerInstance { image: target.from.image.clone(), ..instance.reported() };
                     target.from_hash = instance.spec_hash;
                     target.change.iter_mut().for_each(|change| change.settled = true);
                 }
@@ -210,7 +211,7 @@ impl Operation {
             }
             target.touched = true;
             target.reached = Some(Reached {
-                to: instance.incarnation(),
+                to: instance.reported(),
                 stopped_at: target.stopped_at,
                 started_at: instance.started_at,
                 counts_from: instance.started_at,

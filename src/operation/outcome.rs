@@ -107,9 +107,10 @@ pub enum Failure {
         /// The time it had to become Ready.
         seconds: u32,
     },
-    /// The rehearsal was refused: creating the replacement would have failed as well.
+    /// The runtime refused the test creation: it would have refused the replacement as well.
     #[error("the runtime would not create a new {container}: {message}")]
-    Rehearsal {
+    #[serde(rename = "Rehearsal")]
+    TestCreation {
         /// The name of the container.
         container: String,
         /// The message of the runtime.
@@ -227,7 +228,7 @@ impl Failure {
             Self::Gate { .. } => "GateFailed",
             Self::NotDrained { .. } => "DrainNotConfirmed",
             Self::NotReady { .. } => "NotReady",
-            Self::Rehearsal { .. } => "CannotCreate",
+            Self::TestCreation { .. } => "CannotCreate",
             Self::Sandbox { .. } => "SandboxGone",
             Self::Changed { .. } => "ContainerChanged",
             Self::Overruled { .. } => "Overruled",

@@ -10,7 +10,7 @@ use crate::api::hook_template::Argument;
 use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{Order, Request};
-use crate::api::status::{Action, Engine, Incarnation, Step};
+use crate::api::status::{Action, ContainerInstance, Engine, Step};
 use crate::operation::engine::{Choice, MAX_BACK_OFF};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory;
@@ -68,7 +68,7 @@ pub struct Planned {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_cluster_why: Option<&'static str>,
     /// The container instance that runs now.
-    pub from: Incarnation,
+    pub from: ContainerInstance,
     /// The image that it will run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,

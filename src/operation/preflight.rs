@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::api::hook_run::HookRunSpec;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{InvalidRequest, Order, PreHookPhase, Request, RequestedEngine};
-use crate::api::status::Incarnation;
+use crate::api::status::ContainerInstance;
 use crate::operation::engine::{Choice, Facts, choose, start_first};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory::Memory;
@@ -365,7 +365,7 @@ pub(super) type Parts = (Request, PodRef, String, Owner, Option<Declared>, Vec<A
 /// One container of an admitted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdmittedTarget {
-    pub(super) from: Incarnation,
+    pub(super) from: ContainerInstance,
     pub(super) container: Container,
     pub(super) image: Option<String>,
     /// The attempt number of the new container. It is greater than that of every existing container of this name.

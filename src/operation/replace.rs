@@ -129,20 +129,20 @@ pub(super) fn make<'a>(
     let image = image_of(operation, target)
         .or_else(|| (*source != target.from.container_id).then(|| image_before(target)));
     if !fenced {
-        // A fence from a rehearsal: it proved that the replacement can be created, and was not removed in time.
-        let rehearsed = |fence: &&Container| fence.attempt > guarded && operation.can_remove(&fence.id);
-        if let Some(fence) = snapshot.fences(name).find(rehearsed) {
+        // A fence from a test creation: it proved that the replacement can be created, and was not removed in time.
+        let is_test = |fence: &&Container| fence.attempt > guarded && operation.can_remove(&fence.id);
+        if let Some(fence) = snapshot.fences(name).find(is_test) {
             return do_(remove(fence, Leftover::Fence));
         }
         if let Some(message) = failed(Verb::Fence) {
-            return Progress::Failed(Failure::Rehearsal { container: container(), message });
+            return Progress::Failed(Failure::TestCreation { container: container(), message });
         }
         return do_(Effect::Fence {
             container: container(),
             source: source.clone(),
             attempt: guarded,
             image,
-            rehearse: !target.touched,
+            test_create: !target.touched,
             by_process: false,
         });
     }

@@ -154,7 +154,7 @@ fn fence_ahead(
     }
     let source = source_of(target, replacement, snapshot)?.id.clone();
     let (container, image) = (target.name.clone(), Some(image(operation, target, change)));
-    Some(Effect::Fence { container, source, attempt, image, rehearse: false, by_process: true })
+    Some(Effect::Fence { container, source, attempt, image, test_create: false, by_process: true })
 }
 
 /// A fence under the name that the kubelet takes next, because another instance was created in the meantime. If this

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
-use crate::api::status::Incarnation;
+use crate::api::status::ContainerInstance;
 use crate::operation::port::{Listeners, Port};
 
 /// One pod as observed in the runtime and, where there is one, in the API server.
@@ -328,8 +328,8 @@ impl Container {
     }
 
     /// This container instance in the form that the status reports.
-    pub fn incarnation(&self) -> Incarnation {
-        Incarnation {
+    pub fn reported(&self) -> ContainerInstance {
+        ContainerInstance {
             container_id: self.id.clone(),
             attempt: self.attempt,
             image: self.image.clone(),

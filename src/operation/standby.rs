@@ -284,7 +284,8 @@ fn count(
         return Err("the process that counts the listening sockets does not stay up".to_owned());
     }
     let (container, source) = (target.name.clone(), target.forward.replaces.clone());
-    let fence = Effect::Fence { container, source, attempt, image: None, rehearse: false, by_process: true };
+    let fence =
+        Effect::Fence { container, source, attempt, image: None, test_create: false, by_process: true };
     Ok(Some(Next::Do(fence)))
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
-use crate::api::status::{Action, Engine, Incarnation, Step};
+use crate::api::status::{Action, ContainerInstance, Engine, Step};
 use crate::failure::Class;
 use crate::operation::drain::Drain;
 use crate::operation::effect::{Effect, EffectError, EffectOutput, ImageChoice, Leftover, Verb};
@@ -31,7 +31,7 @@ const MAX_REMARKS: usize = 8;
 const RESUME_SPARE: SignedDuration = SignedDuration::from_secs(60);
 /// The part of the grace period that the kubelet reserves for the stop, however long preStop took.
 pub(super) const MIN_STOP_SECONDS: u64 = 2;
-/// The time that a rollback needs in addition to stopping: rehearse, create, start, observe.
+/// The time that a rollback needs in addition to stopping: test creation, creation, start, observation.
 pub(super) const BACK_SPARE_SECONDS: u64 = 10;
 
 /// One request that is being executed on one pod.
@@ -104,7 +104,7 @@ pub struct Target {
     /// The engine that replaces it.
     pub engine: Engine,
     /// The container instance that is to be replaced.
-    pub from: Incarnation,
+    pub from: ContainerInstance,
     /// The kubelet's hash of the spec that this instance was created from.
     #[serde(default)]
     pub from_hash: String,
@@ -200,7 +200,7 @@ impl Replacement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
     /// The new instance.
-    pub to: Incarnation,
+    pub to: ContainerInstance,
     /// When the previous instance ended.
     pub stopped_at: Option<Timestamp>,
     /// When the new instance started.

@@ -56,8 +56,8 @@ impl Reach {
         if let Self::Agent(agent) = self { agent.map(|agent| agent.at_once) } else { None }
     }
 
-    /// True while a missing answer means nothing: no agent is ready, or it became ready too recently.
-    pub(super) fn excuses_silence(&self, now: Timestamp) -> bool {
+    /// True while a missing answer is no failure: no agent is ready, or it became ready too recently.
+    pub(super) fn may_still_answer(&self, now: Timestamp) -> bool {
         match self {
             Self::Agent(agent) => agent.is_some_and(|agent| later(agent.since, ANSWER_TIMEOUT) > now),
             Self::NoNode | Self::NoAgent(_) => true,

@@ -29,7 +29,7 @@ pub(super) const ABORT_IN_PROGRESS: &str = "AbortInProgress";
 pub(super) const SOME_FAILED: &str = "SomePodsFailed";
 
 /// Maximum number of failures with details.
-const MOST_FAILURES: usize = 100;
+const MAX_FAILURES: usize = 100;
 
 /// What the rollout waits for.
 #[derive(Debug, Default)]
@@ -51,14 +51,14 @@ pub(super) struct Waits {
 }
 
 /// Maximum number of unreachable pods that are named.
-const MOST_NAMES: usize = 5;
+const MAX_NAMES: usize = 5;
 
 /// The pods that are not done and that no agent reaches, and why.
 pub(super) fn unreachable(views: &[PodView<'_>]) -> Option<String> {
     let pods: Vec<_> = views.iter().filter(|view| view.is_unreachable()).collect();
     let name = |view: &&PodView<'_>| format!("{} ({})", view.pod.base.name, view.reach.problem());
-    let names: Vec<_> = pods.iter().take(MOST_NAMES).map(name).collect();
-    let more = pods.len().saturating_sub(MOST_NAMES);
+    let names: Vec<_> = pods.iter().take(MAX_NAMES).map(name).collect();
+    let more = pods.len().saturating_sub(MAX_NAMES);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!pods.is_empty())
         .then(|| format!("waiting for {} pods that no agent reaches: {}{more}", pods.len(), names.join(", ")))
@@ -114,8 +114,8 @@ pub(super) fn failures(
     }
     let all = number(failures.len());
     // Of failures beyond the maximum only the number is recorded.
-    let beyond = if recorded.len() >= MOST_FAILURES { number_before } else { 0 };
-    failures.truncate(MOST_FAILURES);
+    let beyond = if recorded.len() >= MAX_FAILURES { number_before } else { 0 };
+    failures.truncate(MAX_FAILURES);
     (failures, all.max(beyond))
 }
 

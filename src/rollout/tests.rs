@@ -288,7 +288,7 @@ fn a_target_is_waited_for_for_a_minute() {
 }
 
 #[test]
-fn of_two_of_the_same_second_the_newer_is_the_one_that_was_looked_at_later() {
+fn of_two_of_the_same_second_the_newer_is_the_one_that_was_reconciled_later() {
     let made = |name: &str| {
         let mut made = rollout(&json!({}));
         (made.name, made.before.started_at) = (name.to_owned(), None);

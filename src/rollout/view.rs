@@ -89,7 +89,7 @@ impl<'a> PodView<'a> {
         let taken = is_taken(pod, rollout, now);
         let state = match task.map(|RolloutTask { state, .. }| state) {
             Some(TaskState::Busy { touched }) => State::Busy { touched },
-            Some(TaskState::Ended(end)) if end.reason == NO_AGENT && reach.excuses_silence(now) => {
+            Some(TaskState::Ended(end)) if end.reason == NO_AGENT && reach.may_still_answer(now) => {
                 State::Busy { touched: false }
             }
             Some(TaskState::Ended(end)) => State::Ended(end),

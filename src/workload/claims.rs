@@ -102,7 +102,7 @@ impl Claim {
     }
 
     /// True when an earlier pod of this name owns it: the garbage collector is about to delete it.
-    pub fn is_condemned(&self, pod: &str, uid: Option<&str>) -> bool {
+    pub fn is_owned_by_earlier_pod(&self, pod: &str, uid: Option<&str>) -> bool {
         self.owners.iter().any(|owner| owner.is_pod && owner.name == pod && Some(owner.uid.as_str()) != uid)
     }
 

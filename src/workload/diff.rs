@@ -28,7 +28,7 @@ pub struct Change {
 }
 
 /// Maximum number of paths that are reported.
-const MOST_PATHS: usize = 3;
+const MAX_PATHS: usize = 3;
 
 impl Change {
     /// The change from the template `old` to the template `new`.
@@ -43,7 +43,7 @@ impl Change {
                 change.containers.push(name.to_owned());
             }
         }
-        change.elsewhere = elsewhere(old, new, MOST_PATHS);
+        change.elsewhere = elsewhere(old, new, MAX_PATHS);
         change.resources = not_resizable(&change.elsewhere, old, new);
         change
     }

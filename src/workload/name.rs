@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_name_is_cut_and_still_tells_two_apart() {
+    fn a_long_name_is_shortened_and_stays_unique() {
         let (one, other) = (format!("{}-a", "x".repeat(300)), format!("{}-b", "x".repeat(300)));
         let (cut, beside) = (bounded(&one, NAME), bounded(&other, NAME));
         assert!(cut.len() <= NAME && beside.len() <= NAME);

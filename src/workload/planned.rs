@@ -40,7 +40,7 @@ pub enum Effect {
 }
 
 /// Maximum number of fields that need new pods.
-const MOST_FIELDS: usize = 50;
+const MAX_FIELDS: usize = 50;
 
 /// What the change from `old` to `new` does, field by field. `problems` are those that admission has with it: the fields
 /// that they name are refused.
@@ -73,7 +73,7 @@ fn refused(problem: &str) -> PlannedField {
 
 fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSpec) {
     let change = Change::between(&old.template, &new.template);
-    let others = elsewhere(&old.template, &new.template, MOST_FIELDS);
+    let others = elsewhere(&old.template, &new.template, MAX_FIELDS);
     let resources = not_resizable(&others, &old.template, &new.template);
     let mut add = |field: String, effect: Effect, message: String| {
         let field = format!("spec.template.{field}");

@@ -17,7 +17,7 @@ use crate::workload::spec::WorkloadSpec;
 use crate::workload::view::{PodView, Templates, is_off, left_closed, left_environments};
 
 /// Maximum grace period of a request, in seconds.
-const MOST_GRACE: u32 = 43_200;
+const MAX_GRACE_SECONDS: u32 = 43_200;
 
 /// The containers of `view` that have to change to be at `target`, in the order of the template. Empty: none. Without an image,
 /// a container is restarted, because its environment takes a label or an annotation that changes.
@@ -99,7 +99,7 @@ pub fn build(
     // If the user disabled the readiness gate, there is no traffic to drain; if it is merely missing, the agent
     // reports that.
     if spec.gate || pod.gated {
-        request.grace_period_seconds = spec.update.grace.min(MOST_GRACE);
+        request.grace_period_seconds = spec.update.grace.min(MAX_GRACE_SECONDS);
         let deadline = request.deadline_seconds.saturating_add(request.grace_period_seconds);
         request.deadline_seconds = deadline.min(MAX_DEADLINE_SECONDS);
     }

@@ -16,7 +16,7 @@ use crate::workload::name;
 const STEM: usize = name::LABEL - 11;
 
 /// How many name collisions an adopted revision may have had.
-const MOST_COLLISIONS: i32 = 8;
+const MAX_COLLISIONS: i32 = 8;
 
 /// A revision with its whole template.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,15 +47,15 @@ pub struct Record {
 pub type Digest = [u8; 32];
 
 /// Maximum number of containers, and of bytes in their names and images, in a [`Record`].
-const MOST_CONTAINERS: usize = 32;
-const MOST_IMAGE_BYTES: usize = 4 << 10;
+const MAX_CONTAINERS: usize = 32;
+const MAX_IMAGE_BYTES: usize = 4 << 10;
 
 impl Record {
     /// The record of a revision.
     pub fn of(name: &str, number: i64, template: &PodTemplate) -> Self {
-        let images: Vec<_> = template.images().take(MOST_CONTAINERS + 1).collect();
+        let images: Vec<_> = template.images().take(MAX_CONTAINERS + 1).collect();
         let bytes: usize = images.iter().map(|(name, image)| name.len() + image.len()).sum();
-        let few = images.len() <= MOST_CONTAINERS && bytes <= MOST_IMAGE_BYTES;
+        let few = images.len() <= MAX_CONTAINERS && bytes <= MAX_IMAGE_BYTES;
         let images = images.into_iter().filter(|_| few);
         let containers: Vec<_> = images.map(|(name, image)| json!({"name": name, "image": image})).collect();
         Self {
@@ -128,7 +128,7 @@ pub fn is_named_for(workload: &str, name: &str) -> bool {
 pub fn is_named_after(name: &str, template: &PodTemplate) -> bool {
     let text = canonical(&template.0);
     let hash = name.rsplit_once('-').map(|(_, hash)| hash);
-    (0..=MOST_COLLISIONS).any(|collisions| hash == Some(hash_of(&text, collisions).as_str()))
+    (0..=MAX_COLLISIONS).any(|collisions| hash == Some(hash_of(&text, collisions).as_str()))
 }
 
 /// Looks up the revision of `template` for `workload`, whose history is `history`.

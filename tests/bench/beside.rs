@@ -26,7 +26,7 @@ const P50: f64 = 1.3;
 /// Grace period of a stop.
 const GRACE: Duration = Duration::from_secs(5);
 /// The kubelet's longest back-off in this benchmark, with a reserve.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a container runs before it is stopped again.
 const LIFETIME: Duration = Duration::from_secs(3);
 const SPEC: &str = "{terminationGracePeriodSeconds: 5, containers: [{name: app, image: lab/app:v1}]}";
@@ -160,7 +160,7 @@ fn stopped(client: &Client, pod: &Pod<'_>) -> [f64; 2] {
         thread::sleep(LIFETIME);
         let old = id(pod).unwrap();
         block_on(client.stop(&old, GRACE)).unwrap();
-        let object = pod.wait_for(PATIENCE, "the kubelet has started it again", |object| {
+        let object = pod.wait_for(WAIT_LIMIT, "the kubelet has started it again", |object| {
             container(object, "app").is_some_and(|app| {
                 app.ready && !app.container_id.as_ref().is_some_and(|id| id.ends_with(&old))
             })

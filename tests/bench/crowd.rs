@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::Scale;
-use crate::idle::{Agent, PATIENCE, record};
+use crate::idle::{Agent, WAIT_LIMIT, record};
 use crate::report::Report;
 use crate::support::lab::{Lab, Options, run, setting};
 
@@ -56,13 +56,13 @@ fn make(lab: &Lab, pods: usize) {
         kubectl(lab).args(["create", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     apply.stdin.take().unwrap().write_all(all.to_string().as_bytes()).unwrap();
     assert!(apply.wait().unwrap().success());
-    let limit = format!("--timeout={}s", PATIENCE.as_secs());
+    let limit = format!("--timeout={}s", WAIT_LIMIT.as_secs());
     run(kubectl(lab).args(["wait", "pods", "--all", "--for=condition=Ready", &limit]));
 }
 
 /// Waits until every pod has a terminal status.
 async fn served(lab: &Lab, pods: usize) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_LIMIT;
     loop {
         let list: Value =
             serde_json::from_str(&run(kubectl(lab).args(["get", "pods", "-o", "json"]))).unwrap();

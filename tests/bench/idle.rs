@@ -21,14 +21,14 @@ const RSS: f64 = 15.0;
 /// Budget: percent of a core.
 const CPU: f64 = 0.2;
 /// Time limit for creating the pods, and for restarting them.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(600);
 
 /// Measures the agent with many pods: just after its start, and after one request to each pod.
 pub(crate) async fn idle(test_node: &TestNode, scale: &Scale, report: &mut Report) {
     let pods = scale.pods;
     report.title(&format!("E. The agent at rest, {pods} pods"));
     let began = Instant::now();
-    timeout(PATIENCE, make(test_node, pods)).await.expect("the pods take too long");
+    timeout(WAIT_LIMIT, make(test_node, pods)).await.expect("the pods take too long");
     let making = began.elapsed();
     let folder = test_node.lab.dir.join("pods");
     fs::create_dir(&folder).unwrap();
@@ -41,7 +41,7 @@ pub(crate) async fn idle(test_node: &TestNode, scale: &Scale, report: &mut Repor
     let fresh = agent.rest(scale).await;
     write(&folder, pods, ", annotations: {inplace.dev/request: restart app}");
     let began = Instant::now();
-    timeout(PATIENCE, served(&test_node.lab.dir.join("agent/status"), pods))
+    timeout(WAIT_LIMIT, served(&test_node.lab.dir.join("agent/status"), pods))
         .await
         .expect("restarts take too long");
     let serving = began.elapsed();

@@ -33,7 +33,7 @@ pub(crate) struct TestNode {
     pub(crate) client: Client,
     node: Node,
     pub(crate) dirs: Dirs,
-    heard: Arc<Mutex<Vec<Event>>>,
+    received: Arc<Mutex<Vec<Event>>>,
     requests: Mutex<u32>,
     pub(crate) lab: Lab,
 }
@@ -78,20 +78,20 @@ pub(crate) struct Instance {
 impl TestNode {
     pub(crate) fn new() -> Self {
         let lab = Lab::own(&Options::default());
-        let heard: Arc<Mutex<Vec<Event>>> = Arc::default();
-        let ear = Arc::clone(&heard);
+        let received: Arc<Mutex<Vec<Event>>> = Arc::default();
+        let sink = Arc::clone(&received);
         let endpoint = Endpoint::parse(&lab.endpoint).unwrap();
         let client = Client::new(
             &endpoint,
             Some(Arc::new(move |call, took, _| {
                 let event = Event::now(What::Call(call), took);
-                ear.lock().unwrap().push(event);
+                sink.lock().unwrap().push(event);
             })),
         );
         let state = lab.dir.join("inplace");
         let node = Node::new(client.clone(), &state, 2, 256).unwrap();
         let dirs = Dirs::new(state).unwrap();
-        Self { client, node, dirs, heard, requests: Mutex::new(0), lab }
+        Self { client, node, dirs, received, requests: Mutex::new(0), lab }
     }
 
     /// Starts a pod `bench/NAME` with a container `app` of this image.
@@ -114,17 +114,17 @@ impl TestNode {
         let request = Request::parse(Some(&format!("{line} #{count}"))).unwrap().unwrap();
         let (_withdraw, withdrawal) = watch::channel(None);
         let control = ControlHandle { withdrawal, shutdown: CancellationToken::new() };
-        let ear = Arc::clone(&self.heard);
+        let sink = Arc::clone(&self.received);
         let observer: Observer = Arc::new(move |operation_event| {
             if let OperationEvent::Effect { verb, took, .. } = operation_event {
                 let event = Event::now(What::Effect(verb), took);
-                ear.lock().unwrap().push(event);
+                sink.lock().unwrap().push(event);
             }
         });
-        self.heard().clear();
+        self.received().clear();
         let status = Box::pin(self.node.carry_out(pod, request, control, &observer)).await.unwrap();
         assert_eq!(status.phase, end, "{line}: {}", status.message);
-        (status, std::mem::take(&mut *self.heard()))
+        (status, std::mem::take(&mut *self.received()))
     }
 
     /// Start and end of one container.
@@ -138,8 +138,8 @@ impl TestNode {
         self.client.containers(Some((annotation::POD_UID, &pod.uid))).await.unwrap()
     }
 
-    fn heard(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.heard.lock().unwrap()
+    fn received(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.received.lock().unwrap()
     }
 }
 

@@ -20,7 +20,7 @@ const CONTAINER: &str = "web";
 /// Grace period of a stop on the node.
 const GRACE: Duration = Duration::from_secs(30);
 /// Time limit of an operation.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -126,12 +126,12 @@ impl<'a> Group<'a> {
             Way::Recreate => {
                 block_on(pod.api.delete(&pod.name, &DeleteParams::default())).unwrap();
                 let new = create(self.cluster, &self.name, self.server, image.as_deref());
-                new.wait_for(PATIENCE, "it is Ready", is_ready);
+                new.wait_for(WAIT_LIMIT, "it is Ready", is_ready);
                 self.replaced.push(mem::replace(&mut self.pods[0], new));
                 return;
             }
         }
-        pod.wait_for(PATIENCE, "another container is Ready", |pod| {
+        pod.wait_for(WAIT_LIMIT, "another container is Ready", |pod| {
             is_ready(pod) && container(pod, CONTAINER).is_some_and(|web| web.ready) && id(pod) != id(&before)
         });
     }

@@ -14,7 +14,7 @@ use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
 use crate::api_server::ApiServer;
-use crate::support::wait::{PATIENCE, eventually_slowly};
+use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
 /// All published examples.
 const EXAMPLES: [&str; 11] = [
@@ -127,7 +127,7 @@ impl Fixture {
             (trust, self.done(&["get", "secret", "inplace-webhook", "-n", "inplace-system", "-o", path], ""))
         };
         let is_written = || Some(written()).filter(|(trust, _)| !trust.is_empty());
-        let before = eventually_slowly(PATIENCE, "the authority is written", is_written, || self.log());
+        let before = eventually_slowly(WAIT_LIMIT, "the authority is written", is_written, || self.log());
         assert!(before.1.contains("tls.key"));
         self.server.apply("daemonset/base");
         assert!(written() == before, "what the leader wrote was taken away");
@@ -149,7 +149,7 @@ impl Fixture {
     fn in_force(&self) {
         let refused = || self.kubectl(&["create", "--dry-run=server", "-f", "-"], INVALID).1;
         let poll = || refused().contains("spec.selector").then_some(());
-        eventually_slowly(PATIENCE, "the webhook is called", poll, || {
+        eventually_slowly(WAIT_LIMIT, "the webhook is called", poll, || {
             format!("{}\n{}", refused(), self.log())
         });
     }

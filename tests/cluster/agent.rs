@@ -31,7 +31,7 @@ use crate::{
     cluster::{Cluster, Node, block_on},
     kinds::{await_kinds, definitions},
     pod::{Pod, annotation},
-    support::wait::{PATIENCE, eventually},
+    support::wait::{WAIT_LIMIT, eventually},
 };
 
 /// The user name of the agent's service account in the audit log.
@@ -277,7 +277,7 @@ impl Pod<'_> {
 
     /// Waits at most a minute until the request with this id has ended.
     pub(crate) fn answer(&self, id: &str) -> Status {
-        self.answer_within(PATIENCE, id)
+        self.answer_within(WAIT_LIMIT, id)
     }
 
     /// The same with another time limit.

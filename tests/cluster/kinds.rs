@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use crate::support::wait::PATIENCE;
+use crate::support::wait::WAIT_LIMIT;
 
 /// The folder of the CRDs.
 pub(crate) fn definitions() -> String {
@@ -24,6 +24,6 @@ pub(crate) async fn await_kinds(client: Client) {
     let ours = ours.map(|kind| format!("{kind}.tkex.tencent.com"));
     for name in ours.into_iter().chain(["inplacerollouts.inplace.dev".to_owned()]) {
         let established = await_condition(all.clone(), &name, is_crd_established());
-        timeout(PATIENCE, established).await.unwrap_or_else(|_| panic!("{name} is not served")).unwrap();
+        timeout(WAIT_LIMIT, established).await.unwrap_or_else(|_| panic!("{name} is not served")).unwrap();
     }
 }

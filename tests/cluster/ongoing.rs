@@ -28,7 +28,7 @@ use crate::{
     registry_gate::RegistryGate,
     support::facts::Facts,
     support::lab::run,
-    support::wait::{PATIENCE, eventually},
+    support::wait::{WAIT_LIMIT, eventually},
 };
 
 /// The moment of the operation.
@@ -133,7 +133,7 @@ impl<'a> OngoingOperation<'a> {
             });
         };
         match self.moment {
-            Moment::Pull => self.registry_gate.as_ref().unwrap().await_somebody(PATIENCE),
+            Moment::Pull => self.registry_gate.as_ref().unwrap().await_somebody(WAIT_LIMIT),
             Moment::Drain => drop(self.pod.wait("it drains", |pod| !is(pod, GATE))),
             Moment::Swap => stops(&["v1"]),
             Moment::Rollback => stops(&["v1", "v3"]),

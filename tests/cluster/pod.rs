@@ -28,7 +28,7 @@ use crate::{
     cluster::{Cluster, Node, block_on, runtime},
     support::{
         facts::{Facts, observe},
-        wait::PATIENCE,
+        wait::WAIT_LIMIT,
     },
 };
 
@@ -106,7 +106,7 @@ impl<'a> Pod<'a> {
         let api: Api<Object> = Api::namespaced(cluster.client.clone(), namespace);
         let object = block_on(async {
             let there = await_condition(api, name, |object: Option<&Object>| object.is_some());
-            timeout(PATIENCE, there).await
+            timeout(WAIT_LIMIT, there).await
         });
         let object = object.unwrap_or_else(|_| panic!("there is no pod {name}")).unwrap().unwrap();
         Self::over(cluster, &object)
@@ -114,7 +114,7 @@ impl<'a> Pod<'a> {
 
     /// Waits until the latest version fulfils a condition, and returns it.
     pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Object) -> bool) -> Object {
-        self.wait_for(PATIENCE, what, wanted)
+        self.wait_for(WAIT_LIMIT, what, wanted)
     }
 
     /// The same with another time limit.
@@ -187,7 +187,7 @@ impl<'a> Pod<'a> {
     /// Deletes the pod with its own grace period, and waits until it is removed.
     pub(crate) fn delete(&self) {
         self.remove(&DeleteParams::default());
-        self.until(PATIENCE, "it is gone", |seen| seen.gone);
+        self.until(WAIT_LIMIT, "it is gone", |seen| seen.gone);
     }
 
     fn remove(&self, how: &DeleteParams) {

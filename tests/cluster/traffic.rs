@@ -25,7 +25,7 @@ use tokio_stream::StreamExt;
 
 use crate::{
     cluster::{Cluster, block_on, runtime},
-    support::wait::PATIENCE,
+    support::wait::WAIT_LIMIT,
 };
 
 /// The container of a pod for [`Traffic`], without its name and further fields. An answer takes half a second,
@@ -96,7 +96,7 @@ impl Traffic {
         let mut endpoints = self.endpoints.clone();
         let found = block_on(async {
             let found = endpoints.wait_for(|cycles| wanted(cycles));
-            timeout(PATIENCE, found).await.map(|found| found.unwrap().clone())
+            timeout(WAIT_LIMIT, found).await.map(|found| found.unwrap().clone())
         });
         found.unwrap_or_else(|_| panic!("in vain until {what}: {:#?}", self.endpoints.borrow().last()))
     }
@@ -152,7 +152,7 @@ async fn send(number: usize, shared: Arc<Shared>, endpoints: Receiver<Vec<Endpoi
         let began = now();
         let answer = match &address {
             Some(address) => {
-                timeout(PATIENCE, ask(address)).await.unwrap_or_else(|_| Err("no answer".into()))
+                timeout(WAIT_LIMIT, ask(address)).await.unwrap_or_else(|_| Err("no answer".into()))
             }
             None => Err("nobody to ask".into()),
         };

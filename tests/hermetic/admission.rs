@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::api_server::{ApiServer, Store};
-use crate::support::wait::{PATIENCE, eventually_async, until};
+use crate::support::wait::{WAIT_LIMIT, eventually_async, until};
 
 const NAMESPACE: &str = "inplace-system";
 const HOST: &str = "inplace-webhook.inplace-system.svc";
@@ -229,7 +229,7 @@ async fn files_of_the_operator_are_served_and_read_again() {
     for (number, authorities) in trusted.iter().enumerate() {
         put(&made[number]);
         let answered = async || ask(authorities, replica.address, &review("web")).await.map(drop);
-        eventually_async(PATIENCE, &format!("certificate {number}"), answered).await;
+        eventually_async(WAIT_LIMIT, &format!("certificate {number}"), answered).await;
     }
     assert_eq!((fixture.trusted(), fixture.kept("tls.crt")), (None, None));
     // The key does not match the certificate: the previous pair is still served.

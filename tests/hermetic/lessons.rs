@@ -21,7 +21,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         "an image that cannot be had is felt by nobody, and can be rolled back",
         &[
             "an_image_that_cannot_be_had_is_not_felt",
-            "a_rollback_after_a_failed_update_mends_what_was_left_behind",
+            "a_rollback_after_a_failed_update_repairs_what_was_left_behind",
         ],
     ),
     (
@@ -54,7 +54,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
         8,
         "everything ends by a deadline, and too many failures stop a rollout",
         &[
-            "the_deadline_ends_it_untouched_or_turns_it_back",
+            "the_deadline_ends_it_untouched_or_rolls_it_back",
             "a_request_without_an_answer_ends_after_two_minutes",
             "failures_stop_a_rollout_at_the_threshold",
         ],

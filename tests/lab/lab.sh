@@ -305,18 +305,18 @@ end_containerd() { # SIGNAL
 }
 
 # Prints the start time of process $1 in clock ticks; nothing if the process has ended (a zombie has).
-born() { sed -E 's/.*\) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" && $1 != "X" { print $20 }'; }
+start_time() { sed -E 's/.*\) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" && $1 != "X" { print $20 }'; }
 
-gone() { [ -z "$(born "$1")" ]; }
+gone() { [ -z "$(start_time "$1")" ]; }
 
 guard() { # PID
-  [ -n "$(born "$1")" ] || die "there is no process $1"
+  [ -n "$(start_time "$1")" ] || die "there is no process $1"
   claim
-  setsid bash "$0" watch "$dir" "$1" "$(born "$1")" </dev/null >/dev/null 2>&1 &
+  setsid bash "$0" watch "$dir" "$1" "$(start_time "$1")" </dev/null >/dev/null 2>&1 &
 }
 
-outlive() { # PID BORN: waits until the process has ended, then locks the lab, if it still exists
-  while [ -d "$dir" ] && [ "$(born "$1")" = "$2" ]; do sleep .25; done
+outlive() { # PID START_TIME: waits until the process has ended, then locks the lab, if it still exists
+  while [ -d "$dir" ] && [ "$(start_time "$1")" = "$2" ]; do sleep .25; done
   [ ! -d "$dir" ] || lock
 }
 

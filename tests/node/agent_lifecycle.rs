@@ -191,7 +191,7 @@ fn everything_is_counted() {
     agent.assert_metric(&["inplace_downtime_seconds_count", "Restart"], 2.0);
     agent.assert_metric(&["inplace_downtime_seconds_count", "Swap"], 2.0);
     assert!(agent.metric(&["inplace_downtime_seconds_sum", "Restart"]) > 0.0);
-    // Two restarts, two swaps, one rollback; and the rehearsal of each.
+    // Two restarts, two swaps, one rollback; and the test creation of each.
     for (step, count) in [("Fence", 5.0), ("Stop", 4.0), ("Create", 5.0), ("Start", 5.0), ("Pull", 2.0)] {
         agent.assert_metric(
             &["inplace_step_duration_seconds_count", &format!("step=\"{step}\""), "result=\"Ok\""],

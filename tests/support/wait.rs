@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Longer than any step takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 /// The pause after a poll that starts processes.
 const LONG_PAUSE: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> 
 
 /// The same with a `poll` that returns the current state instead.
 pub(crate) fn eventually_or<T, E: Display>(what: &str, poll: impl FnMut() -> Result<T, E>) -> T {
-    eventually_within(PATIENCE, what, poll)
+    eventually_within(WAIT_LIMIT, what, poll)
 }
 
 /// The same with a time limit.

@@ -30,7 +30,7 @@ MODEL = os.environ.get("MODEL", "")
 LOAD_SECONDS = float(os.environ.get("LOAD_SECONDS", "0"))
 
 SESSIONS = 4096
-LONGEST_LINE = 64
+MAX_LINE = 64
 # How long a process that leaves still accepts the connections whose handshake has begun.
 LINGER_SECONDS = 0.5
 # Messages between two processes. CLIENT comes with a connection, and with what was received of its next line.
@@ -143,7 +143,7 @@ class Server:
             for session in map(int, lines):
                 self.sessions.counts[session] += 1  # Shared before it is answered.
                 client.send(f"{session} {self.sessions.counts[session]} {SERVER}\n".encode())
-            is_open = received and len(begun) <= LONGEST_LINE
+            is_open = received and len(begun) <= MAX_LINE
         except (OSError, ValueError, IndexError):
             is_open = False
         if is_open:
@@ -188,7 +188,7 @@ class Server:
 
     def hear(self, other):
         try:
-            message, files, _, _ = socket.recv_fds(other, 1 + LONGEST_LINE, 1)
+            message, files, _, _ = socket.recv_fds(other, 1 + MAX_LINE, 1)
         except OSError:
             message, files = b"", []
         if files:

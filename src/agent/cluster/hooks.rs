@@ -18,7 +18,7 @@ use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
 use crate::hook::executor::Executor;
 use crate::hook::place::{HookPod, Place};
-use crate::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
+use crate::hook::runner::{Identity, Metrics, Ownership, RunSelection, Runner, RunnerContext, Terms};
 
 /// The number of concurrent HookRuns. Most of them only wait for their next measurement.
 const MAX_RUNS: usize = 512;
@@ -28,7 +28,7 @@ const MAX_BYTES: usize = 8 << 20;
 /// How long another runner may take to release a HookRun before this agent takes it over. A controller that ran it
 /// while the node had no agent releases it as soon as it sees this agent ready. A controller that is gone for good
 /// never does.
-const PATIENCE: Duration = Duration::from_secs(300);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long the watch of the pods may take to deliver a pod that a HookRun names.
 const WATCH_DELAY: Duration = Duration::from_secs(5);
 
@@ -38,9 +38,9 @@ pub(in crate::agent) fn runner(
     pods: NodePods,
     metrics: Metrics,
     stop: CancellationToken,
-) -> Runner<impl Duty> {
+) -> Runner<impl RunSelection> {
     let node = pods.node().to_owned();
-    let identity = Identity { runner: format!("node/{node}"), host: node, patience: PATIENCE };
+    let identity = Identity { runner: format!("node/{node}"), host: node, release_timeout: RELEASE_TIMEOUT };
     let context = RunnerContext {
         server,
         executor,
@@ -64,7 +64,7 @@ struct OwnNode {
     awaited: HashMap<String, Instant>,
 }
 
-impl Duty for OwnNode {
+impl RunSelection for OwnNode {
     fn ownership(&mut self, run: &Summary) -> Ownership {
         if run.is_for_controller() {
             return Ownership::Theirs;

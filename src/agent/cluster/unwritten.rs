@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_and_is_not_wished_any_more_was_withdrawn() {
+    fn a_waiting_request_that_is_removed_was_withdrawn() {
         let ended = |phase, requested| withdrawn(Some(&status("a", phase, 1)), requested, at(2));
         let reported = ended(Phase::Pending, None).unwrap();
         assert_eq!((reported.id.as_str(), reported.phase), ("a", Phase::Cancelled));

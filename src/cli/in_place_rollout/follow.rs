@@ -41,13 +41,13 @@ pub(super) struct End {
 pub(super) async fn follow(
     server: &RolloutClient,
     first: InPlaceRollout,
-    patience: Option<Duration>,
+    wait_limit: Option<Duration>,
     interrupt: &mut Signal,
 ) -> Result<End, Failed> {
     let name = RolloutName(first.metadata.name.clone().unwrap_or_default());
     let uid = first.metadata.uid.clone().unwrap_or_default();
     let begun = Instant::now();
-    let until = begun + patience.unwrap_or(FOREVER);
+    let until = begun + wait_limit.unwrap_or(FOREVER);
     let mut hint_at = Some(begun + LOOK);
     let mut changes = pin!(server.watch(&name));
     let mut pods = server.watch_pods(&first).await?;

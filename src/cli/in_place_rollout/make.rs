@@ -77,7 +77,7 @@ pub(in crate::cli) async fn run(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?;
     let made = server.create(&draft, false).await?;
     let name = RolloutName(made.metadata.name.clone().unwrap_or_default());
-    let patience = match order.wait {
+    let wait_limit = match order.wait {
         Wait::For(time) => Some(time),
         Wait::AsLongAsItTakes => None,
         Wait::No => {
@@ -90,7 +90,7 @@ pub(in crate::cli) async fn run(
         }
     };
     message(&format!("{name} created for {whose}"));
-    let end = follow(&server, made, patience, &mut interrupt).await?;
+    let end = follow(&server, made, wait_limit, &mut interrupt).await?;
     if let Some(form) = order.output {
         print(form, &end.rollout);
     }

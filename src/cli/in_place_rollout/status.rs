@@ -13,11 +13,11 @@ use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::verdict::{failures, verdict};
 use crate::cli::output::{Data, line, message};
 
-/// Follows the rollout for at most `patience`, or prints its current state and exits.
+/// Follows the rollout for at most `wait_limit`, or prints its current state and exits.
 pub(in crate::cli) async fn run(
     name: &RolloutName,
     watch: bool,
-    patience: Option<Duration>,
+    wait_limit: Option<Duration>,
     cluster: &ClusterArgs,
     output: Option<Data>,
 ) -> Result<Exit, Failed> {
@@ -26,7 +26,7 @@ pub(in crate::cli) async fn run(
     let end = if watch {
         let mut interrupt =
             signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?;
-        follow(&server, first, patience, &mut interrupt).await?
+        follow(&server, first, wait_limit, &mut interrupt).await?
     } else {
         let exit = verdict(&first).end.unwrap_or(Exit::Done);
         End { rollout: first, exit, note: None }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::pod_ref::PodRef;
-use crate::api::status::{ContainerReport, Incarnation, Status, millis};
+use crate::api::status::{ContainerInstance, ContainerReport, Status, millis};
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, open_node};
 use crate::cli::output::{self, Format, age};
@@ -44,7 +44,7 @@ struct PodView {
 struct ContainerView {
     name: String,
     #[serde(flatten)]
-    instance: Incarnation,
+    instance: ContainerInstance,
     state: String,
     created_at: String,
     started_at: Option<String>,
@@ -79,7 +79,7 @@ async fn view(node: &Node, pod: PodRef) -> Result<Option<PodView>, Failed> {
     let containers = present
         .map(|instance| ContainerView {
             name: instance.name.clone(),
-            instance: instance.incarnation(),
+            instance: instance.reported(),
             state: instance.state.to_string(),
             created_at: millis::text(instance.created_at),
             started_at: instance.started_at.map(millis::text),

@@ -51,7 +51,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         ready: phase == Some("Running"),
         owner: if is_static { Owner::KubeletStatic } else { Owner::Kubelet },
     };
-    let born = meta.creation_timestamp.as_ref().map_or(now, |time| time.0);
+    let created = meta.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let (mut containers, mut sources) = (Vec::new(), BTreeMap::new());
     for (spec, status) in replaceable(pod) {
         let spec_hash = if hashes_image_and_name(node) {
@@ -59,7 +59,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         } else {
             String::new()
         };
-        let instances = instances(pod, spec, status, born);
+        let instances = instances(pod, spec, status, created);
         containers.extend(
             instances.into_iter().map(|instance| Container { spec_hash: spec_hash.clone(), ..instance }),
         );
@@ -147,7 +147,7 @@ fn instances(
     pod: &Pod,
     spec: &SpecContainer,
     status: Option<&ContainerStatus>,
-    born: Timestamp,
+    created: Timestamp,
 ) -> Vec<Container> {
     let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
     let grace =
@@ -165,7 +165,7 @@ fn instances(
         image_id: status.map(|status| status.image_id.clone()).unwrap_or_default(),
         spec_hash: String::new(),
         operation: None,
-        created_at: born,
+        created_at: created,
         started_at: None,
         finished_at: None,
         exit_code: 0,
@@ -179,7 +179,7 @@ fn instances(
         id: of.container_id.as_deref().map(bare_id).unwrap_or_default(),
         attempt,
         state: State::Exited,
-        created_at: of.started_at.as_ref().map_or(born, |time| time.0),
+        created_at: of.started_at.as_ref().map_or(created, |time| time.0),
         started_at: of.started_at.as_ref().map(|time| time.0),
         finished_at: of.finished_at.as_ref().map(|time| time.0),
         exit_code: of.exit_code,
@@ -190,7 +190,7 @@ fn instances(
             let started_at = running.started_at.as_ref().map(|time| time.0);
             let now = Container {
                 state: State::Running,
-                created_at: started_at.unwrap_or(born),
+                created_at: started_at.unwrap_or(created),
                 started_at,
                 ..blank.clone()
             };

@@ -57,7 +57,7 @@ pub struct Swap {
 struct Common {
     /// Wait until it has ended, at most this long [default: its deadline plus one minute; for a workload: no limit]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    wait: Option<Patience>,
+    wait: Option<WaitLimit>,
     /// Show what would happen, as `plan` does, and touch nothing; for a workload: show the rollout that would be
     /// created
     #[arg(long, conflicts_with = "wait")]
@@ -75,14 +75,14 @@ struct Common {
 
 /// How long `--wait` waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
+enum WaitLimit {
     /// As long as the request may take.
     Own,
     /// The given time.
     For(Seconds),
 }
 
-impl FromStr for Patience {
+impl FromStr for WaitLimit {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -90,7 +90,7 @@ impl FromStr for Patience {
     }
 }
 
-impl Patience {
+impl WaitLimit {
     fn with(self, request: &Request) -> Duration {
         match self {
             Self::Own => Duration::from_secs(u64::from(request.deadline_seconds)) + SPARE,
@@ -169,8 +169,8 @@ async fn roll_out(
     let Common { flags, wait, dry_run, output, rollout, cluster } = common;
     let wait = match wait {
         None => Wait::No,
-        Some(Patience::Own) => Wait::AsLongAsItTakes,
-        Some(Patience::For(Seconds(seconds))) => Wait::For(Duration::from_secs(seconds.into())),
+        Some(WaitLimit::Own) => Wait::AsLongAsItTakes,
+        Some(WaitLimit::For(Seconds(seconds))) => Wait::For(Duration::from_secs(seconds.into())),
     };
     let order = Order { verb, workload, restarts, swaps, flags: rollout, dry_run, wait, output };
     make::run(order, &cluster, |targets| {
@@ -193,7 +193,7 @@ async fn operate(
     common: Common,
     targets: impl Fn(&PodName, &Pod) -> Result<Vec<ContainerRequest>, Failed>,
 ) -> Result<Exit, Failed> {
-    let Common { flags, wait: patience, dry_run, output, rollout: _, cluster } = common;
+    let Common { flags, wait: wait_limit, dry_run, output, rollout: _, cluster } = common;
     let output = output.and_then(Form::data);
     let server = PodClient::connect(&cluster).await?;
     let id = flags.id(verb)?;
@@ -212,7 +212,7 @@ async fn operate(
         return plan::show(&server, asked, output).await;
     }
     // From here on Ctrl-C is handled, so that the user always learns what was written.
-    let mut interrupt = match patience {
+    let mut interrupt = match wait_limit {
         Some(_) => Some(signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?),
         None => None,
     };
@@ -221,7 +221,7 @@ async fn operate(
     for job in jobs {
         let (view, so_far) = take_up(&server, &job).await;
         exit = exit.worse(so_far);
-        if let (None, None, Some(given)) = (&view.status, &view.problem, patience) {
+        if let (None, None, Some(given)) = (&view.status, &view.problem, wait_limit) {
             let (server, awaited, at) = (server.clone(), awaited(&job, given), views.len());
             let shown = live.line(job.name.to_string());
             waits.spawn(async move { (at, wait(&server, &awaited, shown).await, awaited.name) });
@@ -277,13 +277,13 @@ async fn take_up(server: &PodClient, job: &Job) -> (Written, Exit) {
     }
 }
 
-fn awaited(job: &Job, patience: Patience) -> Awaited {
+fn awaited(job: &Job, wait_limit: WaitLimit) -> Awaited {
     Awaited {
         name: job.name.clone(),
         uid: job.pod.metadata.uid.clone().unwrap_or_default(),
         node: job.pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
         id: job.request.id.clone(),
-        patience: patience.with(&job.request),
+        wait_limit: wait_limit.with(&job.request),
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Awaited {
     pub(super) node: String,
     pub(super) id: String,
     /// How long to wait.
-    pub(super) patience: Duration,
+    pub(super) wait_limit: Duration,
 }
 
 /// How the wait ended.
@@ -83,7 +83,7 @@ impl std::fmt::Display for End {
 /// Watches the pod until the request has ended.
 pub(super) async fn wait(server: &PodClient, awaited: &Awaited, mut line: Line) -> End {
     let begun = Instant::now();
-    let until = begun + awaited.patience;
+    let until = begun + awaited.wait_limit;
     let mut changes = pin!(server.watch_pod(&awaited.name));
     let mut last = None;
     let mut hint_at = Some(begun + ANSWER);

@@ -54,9 +54,9 @@ struct WorkloadProgress<'a> {
 
 pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     let StatusArgs { watch, timeout, about } = args;
-    let patience = (timeout != Seconds(0)).then(|| Duration::from_secs(timeout.0.into()));
+    let wait_limit = (timeout != Seconds(0)).then(|| Duration::from_secs(timeout.0.into()));
     if let Some(name) = about.in_place()? {
-        return in_place_rollout::status::run(&name, watch, patience, &about.cluster, about.output).await;
+        return in_place_rollout::status::run(&name, watch, wait_limit, &about.cluster, about.output).await;
     }
     let (server, first) = about.open().await?;
     let text = about.output.is_none();
@@ -69,7 +69,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
         }
     };
     let (workload, verdict, exit) = if watch {
-        follow(&server, first, patience, &mut report_change).await?
+        follow(&server, first, wait_limit, &mut report_change).await?
     } else {
         let verdict = verdict(&first);
         report_change(&first, &verdict);
@@ -86,12 +86,12 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
 async fn follow(
     server: &WorkloadClient,
     first: Workload,
-    patience: Option<Duration>,
+    wait_limit: Option<Duration>,
     report_change: &mut impl FnMut(&Workload, &Verdict),
 ) -> Result<(Workload, Verdict, Exit), Failed> {
     let name = first.name.clone();
     let gone = || Failed::Other(format!("{name}: it was deleted or recreated"));
-    let until = patience.map(|patience| Instant::now() + patience);
+    let until = wait_limit.map(|wait_limit| Instant::now() + wait_limit);
     let mut changes = pin!(server.watch(&name));
     let mut latest = first;
     loop {

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_tells_is_done_going_on_or_standing_still() {
+    fn the_conditions_of_the_controller_mean_done_in_progress_or_stalled() {
         let failed = |reason: &str, message: &str| {
             json!([reported("True", "Updating"),
             {"type": "UpdateFailed", "status": "True", "reason": reason, "message": message}])

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_run_that_nobody_works_on_is_little_whatever_stands_in_it() {
+    fn little_is_cached_of_an_inactive_run_whatever_its_content() {
         let much = || "x".repeat(MAX_SPEC_BYTES / 4);
         let many = |key: &str| (0..500).map(|at| (format!("{key}{at}"), json!(much()))).collect::<Value>();
         let mut labels = many("label-");

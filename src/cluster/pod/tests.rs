@@ -428,7 +428,7 @@ fn a_pod_that_its_kubelet_ends_is_seen_although_nobody_deletes_it() {
 }
 
 #[test]
-fn a_pod_is_ended_from_its_deadline_on_although_nobody_tells() {
+fn a_pod_counts_as_ended_from_its_deadline_on_before_its_status_says_so() {
     let [before, after] = ["2026-11-20T10:00:59Z", "2026-11-20T10:01:00Z"].map(|at| at.parse().unwrap());
     let pod = |seconds: Value, started: Value| {
         let mut pod = today();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_namespace_has_too_much_of_is_not_kept_and_no_other_one_misses_anything() {
+    fn the_excess_of_one_namespace_is_not_cached_and_no_other_namespace_is_affected() {
         let mut quota = Quota::default();
         let share =
             |namespace: &str, bytes| Some(Share { namespace: namespace.to_owned(), bytes, most: 100 });

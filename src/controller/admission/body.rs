@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_has_its_share_and_who_is_slow_makes_room() {
+    async fn an_address_has_its_share_and_a_slow_request_is_aborted() {
         let memory = Memory::default();
         let crowd: Vec<_> = (0..8).map(|_| memory.0.enter(address(1))).collect();
         let grows = |place: &Place| memory.0.state().grow(place.number, place.from, MAX_BODY_BYTES);

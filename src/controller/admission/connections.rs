@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_the_most_makes_room_and_whoever_asks_stays() {
+    fn the_address_with_the_most_connections_loses_one_and_the_new_connection_stays() {
         let all = Arc::new(Connections::new(4));
         let server = all.admit(address(1)).unwrap();
         let crowd: Vec<_> = (0..3).map(|_| all.admit(address(2)).unwrap()).collect();

@@ -34,7 +34,7 @@ use crate::process::log::chain;
 /// nothing.
 const TICK: Duration = Duration::from_secs(1);
 /// If an object cannot be read for this long, the API server is asked for the reason.
-const PATIENCE: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pods that are patched at the same time.
 const AT_ONCE: usize = 8;
 /// A finished rollout is kept for one day, so that users can find out what happened.
@@ -210,7 +210,7 @@ impl Changes {
             (watched, Instant::now())
         });
         let content = watched.content();
-        if content == Content::Unknown && asked.elapsed() >= PATIENCE {
+        if content == Content::Unknown && asked.elapsed() >= READ_TIMEOUT {
             *asked = Instant::now();
             let error = server.unreadable(reference.source, &subject.namespace, &reference.name).await;
             if let Some(error) = error.filter(|error| !error.class().is_unavailable()) {

@@ -35,7 +35,7 @@ struct Context {
     server: Server,
     cache: Workloads,
     contents: Contents,
-    misfits: revisions::Misfits,
+    reported_revisions: revisions::ReportedRevisions,
     agents: Agents,
     disruptions: Disruptions,
     events: Events,
@@ -52,12 +52,12 @@ pub(super) async fn run(
     let Common { server, identity, workload_metrics: metrics, .. } = common;
     let cache = Workloads::watch(&server, nodes, &stop);
     let events = Events::new(server.clone(), identity);
-    let (contents, misfits) = (Contents::default(), revisions::Misfits::default());
+    let (contents, reported_revisions) = (Contents::default(), revisions::ReportedRevisions::default());
     let context = Arc::new(Context {
         server,
         cache: cache.clone(),
         contents,
-        misfits,
+        reported_revisions,
         agents,
         disruptions,
         events,

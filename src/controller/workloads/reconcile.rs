@@ -18,7 +18,7 @@ use crate::controller::reconciler::Reconciler;
 use crate::controller::workloads::Context;
 use crate::controller::workloads::applier::Applier;
 use crate::controller::workloads::cache::{Key, Kind, PodEntry, Workload};
-use crate::controller::workloads::revisions::{History, history, report_misfits};
+use crate::controller::workloads::revisions::{History, history, report_unadopted};
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::write::{Event, VersionedRef};
 use crate::process::clock;
@@ -72,7 +72,7 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
         return Ok(Outcome { again: Some(std::time::Duration::ZERO), ..Outcome::default() });
     }
     let own: Vec<_> = own.into_iter().map(|(_, pod)| pod).collect();
-    report_misfits(context, key, workload).await;
+    report_unadopted(context, key, workload).await;
     let history = history(context, workload, &own).await?;
     let claims = context.cache.claims(spec);
     let classes = storage_classes(context, spec, &claims).await;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::cluster::error::Error;
 use crate::controller::workloads::Context;
 use crate::controller::workloads::cache::{Key, PodEntry, Workload};
-use crate::podtask::write::Event;
+use crate::podtask::write::{Event, VersionedRef};
 use crate::workload::revision::{self, Record, Revision};
 
 /// The most bytes of templates, as text, that one reconciliation loads. A revision beyond this limit counts as
@@ -63,9 +63,9 @@ pub(super) async fn history(
 
 /// The revisions that were reported on workloads, by the uids of both.
 #[derive(Debug, Default)]
-pub(super) struct Misfits(Mutex<BTreeSet<(String, String)>>);
+pub(super) struct ReportedRevisions(Mutex<BTreeSet<(String, String)>>);
 
-impl Misfits {
+impl ReportedRevisions {
     fn is_new(&self, workload: &str, revision: &str) -> bool {
         let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if reported.len() >= REMEMBERED {
@@ -76,14 +76,15 @@ impl Misfits {
 }
 
 /// Reports each revision that looks like one of the workload's but is not adopted, once.
-pub(super) async fn report_misfits(context: &Context, key: &Key, workload: &Workload) {
+pub(super) async fn report_unadopted(context: &Context, key: &Key, workload: &Workload) {
     let uid = &workload.spec.uid;
-    let misfits = context.cache.misfits(&workload.spec);
-    for misfit in misfits.iter().filter(|misfit| context.misfits.is_new(uid, &misfit.uid)).take(AT_ONCE) {
+    let unadopted = context.cache.unadopted_revisions(&workload.spec);
+    let is_new = |revision: &&VersionedRef| context.reported_revisions.is_new(uid, &revision.uid);
+    for revision in unadopted.iter().filter(is_new).take(AT_ONCE) {
         let message = format!(
             "ControllerRevision {} has no owner and has the name and labels of a revision of this workload, but its content \
              does not match the hash in its name: it is not adopted",
-            misfit.name
+            revision.name
         );
         context.events.report(key.reference(uid), &Event::warning("RevisionNotAdopted", message)).await;
     }

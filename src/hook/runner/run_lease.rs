@@ -1,5 +1,5 @@
 //! The lease of one HookRun, from the takeover to the verdict. Must not decide which HookRuns are ours
-//! ([`Duty`](super::Duty) does).
+//! ([`RunSelection`](super::RunSelection) does).
 //!
 //! Exactly one runner runs a HookRun, without comparing clocks. Only the runner that is named on it measures and
 //! writes. A runner that has not received a confirmation from the API server for a while
@@ -105,10 +105,10 @@ impl HookRunLease {
         loop {
             let began = Instant::now();
             let named = self.run.runner();
-            let patient = found + self.context.identity.patience;
+            let release_by = found + self.context.identity.release_timeout;
             let is_foreign = named.is_some_and(|named| named != me);
-            if is_foreign && began < patient {
-                self.wait(patient).await?;
+            if is_foreign && began < release_by {
+                self.wait(release_by).await?;
                 continue;
             }
             let taken = if named == Some(me.as_str()) {

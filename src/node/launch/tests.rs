@@ -183,7 +183,7 @@ fn handlers_in_kubernetes_spelling() {
 }
 
 #[test]
-fn who_looks_after_a_sandbox() {
+fn the_owner_of_a_sandbox() {
     for (labels, annotations, expected) in [
         (map(&[]), map(&[]), Owner::Nobody),
         (map(&[("inplace.dev/node-run", "true")]), map(&[]), Owner::NodeRun),

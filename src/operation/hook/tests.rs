@@ -262,7 +262,7 @@ fn a_template_that_cannot_be_run_is_refused() {
 }
 
 #[test]
-fn a_line_tells_how_far_each_metric_is() {
+fn a_line_reports_the_progress_of_each_metric() {
     let of = |change: fn(&mut Metric, &mut MetricResult)| {
         let (mut metric, mut result) = (metric("m"), result(HookPhase::Running, 2));
         change(&mut metric, &mut result);

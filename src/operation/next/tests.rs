@@ -235,7 +235,7 @@ fn an_image_that_never_starts_gives_its_name_to_the_way_back() {
 }
 
 #[test]
-fn a_swap_that_cannot_be_created_turns_back_at_once_and_a_restart_tries_again() {
+fn a_swap_that_cannot_be_created_rolls_back_at_once_and_a_restart_tries_again() {
     for (text, tries) in [(SWAP, 1), (RESTART, 5)] {
         let mut bench = bench(text);
         let outcome = bench.play(|effect, _| match effect {
@@ -441,7 +441,7 @@ fn cleaning_up_ends_even_if_nothing_can_be_removed() {
 }
 
 #[test]
-fn old_lives_go_only_where_nobody_else_removes_them() {
+fn old_instances_are_removed_only_where_no_other_program_removes_them() {
     for (owner, kept) in [(Owner::NodeRun, 2), (Owner::Nobody, 4), (Owner::Kubelet, 4)] {
         let mut bench = Bench::new(RESTART, pod(owner));
         assert_eq!(bench.obey(), Outcome::Succeeded);
@@ -475,7 +475,7 @@ fn the_handler_is_begun_once_and_the_stop_gets_what_it_left() {
 }
 
 #[test]
-fn the_deadline_ends_it_untouched_or_turns_it_back() {
+fn the_deadline_ends_it_untouched_or_rolls_it_back() {
     // No call gets a response: nothing was touched.
     let mut bench = bench(SWAP);
     let outcome = bench.play(|_, _| Answer::No(Class::Unavailable));

@@ -127,7 +127,7 @@ fn an_instance_that_ends_after_it_was_accepted_has_failed() {
     (target.touched, target.forward.reported_unstarted) = (true, true);
     for (ready_at, excused) in [(None, true), (new.started_at, false)] {
         let reached = Reached {
-            to: new.incarnation(),
+            to: new.reported(),
             stopped_at: None,
             started_at: new.started_at,
             counts_from: None,

@@ -50,7 +50,7 @@ fn a_fence_in_the_making_is_waited_for() {
     assert_eq!(outcome, Outcome::Succeeded);
     let mut bench = Bench::new("restart app", pod(Owner::Nobody));
     let outcome = bench.play(|_, _| Answer::No(Class::Refused));
-    assert!(matches!(outcome, Outcome::Failed { failure: Failure::Rehearsal { .. }, touched: false, .. }));
+    assert!(matches!(outcome, Outcome::Failed { failure: Failure::TestCreation { .. }, touched: false, .. }));
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_start_that_a_kubelet_has_lost_says_nothing_about_an_image_that_has_run() {
 }
 
 #[test]
-fn a_life_that_a_kubelet_counts_anew_is_the_one_that_was_to_come() {
+fn an_instance_that_a_kubelet_numbers_anew_is_the_expected_one() {
     let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
     let outcome = bench.play(|effect, snapshot| {
         if effect.verb() == Verb::Create {
@@ -350,7 +350,7 @@ fn a_life_that_a_kubelet_counts_anew_is_the_one_that_was_to_come() {
 
 /// The agent was away between create and start, and a kubelet collected the fence meanwhile.
 #[test]
-fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_made_in_the_place_of_the_fence() {
+fn what_was_not_started_gives_way_to_an_instance_that_a_kubelet_created_under_the_name_of_the_fence() {
     let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
     while bench.log.last().is_none_or(|last| last != "Create app 3") {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
@@ -366,7 +366,7 @@ fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_made_in_the_place_of_
 
 /// The agent was away between create and start, and a kubelet removed the dead container meanwhile.
 #[test]
-fn what_was_not_started_gives_way_to_a_life_that_a_kubelet_counts_anew() {
+fn what_was_not_started_gives_way_to_an_instance_that_a_kubelet_numbers_anew() {
     let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
     while bench.log.last().is_none_or(|last| last != "Create app 3") {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);

@@ -77,7 +77,7 @@ fn an_older_kubelet_is_never_helped_on_the_way_there() {
 }
 
 #[test]
-fn a_life_that_the_kubelet_made_of_the_spec_before_is_not_the_new_one() {
+fn an_instance_that_the_kubelet_created_from_the_earlier_spec_is_not_the_new_one() {
     let mut bench = Bench::beside(Kubelet::Watching, RESTART);
     while !bench.log.iter().any(|line| line.starts_with("Respec")) {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
@@ -180,7 +180,7 @@ fn a_change_that_is_refused_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn a_change_that_nobody_heard_of_touches_nothing() {
+fn a_change_that_the_api_server_did_not_receive_touches_nothing() {
     for (lost_before, times) in [(false, 5), (false, u32::MAX), (true, u32::MAX)] {
         let mut bench = Bench::beside(Kubelet::Watching, SWAP);
         let mut asked = 0;
@@ -318,14 +318,14 @@ fn what_a_late_kubelet_ends_is_made_again_once() {
 
 /// The API server was away, and the kubelet's watch resumes later than the agent's.
 #[test]
-fn on_the_way_back_a_kubelet_that_hears_late_is_outlived() {
+fn a_rollback_waits_for_a_kubelet_that_observes_the_change_late() {
     let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
     bench.dies = Some(("sha:v2", 100));
     while bench.operation.rollback_cause.is_none() {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
     }
     bench.kubelet = Kubelet::Watching;
-    let hears_at = bench.now + SignedDuration::from_secs(30);
+    let observes_at = bench.now + SignedDuration::from_secs(30);
     let mut ended = 0;
     let outcome = loop {
         if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
@@ -339,13 +339,13 @@ fn on_the_way_back_a_kubelet_that_hears_late_is_outlived() {
             .map(|instance| (instance.id.clone(), instance.started_at.unwrap()));
         match ours {
             Some((id, started))
-                if now < hears_at && now > later(started, SignedDuration::from_millis(500)) =>
+                if now < observes_at && now > later(started, SignedDuration::from_millis(500)) =>
             {
                 let instance = find(&mut bench.snapshot, &id);
                 (instance.state, instance.finished_at, instance.exit_code) = (State::Exited, Some(now), 0);
                 ended += 1;
             }
-            _ if now >= hears_at => bench.kubelet = Kubelet::Prompt,
+            _ if now >= observes_at => bench.kubelet = Kubelet::Prompt,
             _ => {}
         }
     };
@@ -425,7 +425,7 @@ fn a_name_that_may_have_moved_is_asked_for_again() {
 }
 
 #[test]
-fn a_life_that_never_ended_is_kept_once_its_kubelet_can_no_longer_have_begun_to_end_it() {
+fn an_instance_that_did_not_end_stays_once_its_kubelet_can_no_longer_have_begun_to_stop_it() {
     let mut bench = Bench::beside(Kubelet::Watching, SWAP);
     let outcome = bench.obey();
     assert!(matches!(outcome, Outcome::RolledBack(Failure::Deadline { .. })), "{outcome:?}");

@@ -33,6 +33,12 @@ fn the_journal_keeps_the_names_of_its_fields() {
     let json = serde_json::to_value(&operation).unwrap();
     assert_eq!(json["turned_back"]["Exited"]["lived_ms"], 600, "{json:#}");
     assert_eq!(json["setback"]["trouble"]["message"], "away", "{json:#}");
+    let refused = Failure::TestCreation { container: "app".to_owned(), message: "no".to_owned() };
+    assert_eq!(serde_json::to_value(&refused).unwrap()["Rehearsal"]["message"], "no");
+    let (container, source) = ("app".to_owned(), "app-2".to_owned());
+    let fence =
+        Effect::Fence { container, source, attempt: 4, image: None, test_create: true, by_process: false };
+    assert_eq!(serde_json::to_value(&fence).unwrap()["Fence"]["rehearse"], true);
 }
 
 #[test]
@@ -45,7 +51,7 @@ fn only_what_a_container_may_feel_touches_it() {
         source: source.clone(),
         attempt: 4,
         image,
-        rehearse: true,
+        test_create: true,
     };
     let create =
         Effect::Create { container: container.clone(), source, attempt: 3, image: None, limits: None };

@@ -18,7 +18,7 @@ fn restarted() -> Bench {
 }
 
 #[test]
-fn the_kubelets_word_counts_for_the_life_that_it_names() {
+fn the_report_of_the_kubelet_counts_for_the_instance_that_it_names() {
     let mut bench = restarted();
     // The report is still about the previous instance.
     let reported = declared(&mut bench.snapshot);
@@ -47,7 +47,7 @@ fn what_does_not_become_ready_in_time_has_failed() {
 }
 
 #[test]
-fn while_nothing_is_heard_nothing_is_held_against_the_container() {
+fn while_its_status_is_not_current_no_container_has_failed() {
     for unknown in [false, true] {
         let mut bench = restarted();
         declared(&mut bench.snapshot).ready = false;
@@ -68,7 +68,7 @@ fn while_nothing_is_heard_nothing_is_held_against_the_container() {
 }
 
 #[test]
-fn what_no_probe_asks_is_ready_also_while_nothing_is_heard() {
+fn a_container_without_a_probe_is_ready_also_while_its_status_is_not_current() {
     let mut bench = restarted();
     let reported = declared(&mut bench.snapshot);
     (reported.ready, reported.is_probed) = (false, false);

@@ -82,7 +82,7 @@ impl Planner<'_, '_> {
         let uid = input.by_name.get(name).map(|pod| pod.uid.as_str());
         for (template, (claim, body)) in set.claims.iter().zip(new_pod::claims(input.spec, set, ordinal)) {
             match input.claims.get(&claim) {
-                Some(cached) if !cached.terminating && !cached.is_condemned(name, uid) => {
+                Some(cached) if !cached.terminating && !cached.is_owned_by_earlier_pod(name, uid) => {
                     self.grow(cached, &claim, template);
                     continue;
                 }

@@ -90,10 +90,13 @@ fn a_claim_of_another_user_is_not_touched() {
 #[test]
 fn a_claim_of_an_earlier_pod_is_about_to_be_deleted() {
     let of = |uid: &str| Claim { owners: vec![owner(true, "web-0", uid)], ..claim() };
-    assert!(of("gone").is_condemned("web-0", None) && of("gone").is_condemned("web-0", Some("uid-web-0")));
-    assert!(!of("uid-web-0").is_condemned("web-0", Some("uid-web-0")));
-    assert!(!claim().is_condemned("web-0", None));
-    assert!(!of("gone").is_condemned("web-1", None), "a pod that this set does not know");
+    assert!(
+        of("gone").is_owned_by_earlier_pod("web-0", None)
+            && of("gone").is_owned_by_earlier_pod("web-0", Some("uid-web-0"))
+    );
+    assert!(!of("uid-web-0").is_owned_by_earlier_pod("web-0", Some("uid-web-0")));
+    assert!(!claim().is_owned_by_earlier_pod("web-0", None));
+    assert!(!of("gone").is_owned_by_earlier_pod("web-1", None), "a pod that this set does not know");
 }
 
 #[test]

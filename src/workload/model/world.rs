@@ -267,7 +267,7 @@ impl World {
             Action::DeleteRevision(name) => self.revisions.retain(|cached| cached.name != *name),
             Action::CreateClaim { name, .. } => drop(self.claims.insert(name.clone(), Claim::default())),
             Action::OwnClaim { .. } | Action::GrowClaim { .. } => panic!("the sets have no claims"),
-            Action::CreatePod { name, body } => self.born(name, body),
+            Action::CreatePod { name, body } => self.create_pod(name, body),
             Action::DeletePod { pod, why: Why::LostNode } => {
                 self.pods.retain(|cached| cached.uid != pod.uid || cached.version != pod.version);
             }
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    fn born(&mut self, name: &str, body: &Value) {
+    fn create_pod(&mut self, name: &str, body: &Value) {
         if self.pods.iter().any(|pod| pod.name == *name) {
             return;
         }

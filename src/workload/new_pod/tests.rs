@@ -81,7 +81,7 @@ fn a_number_of_its_own_is_in_every_container() {
 }
 
 #[test]
-fn only_a_pod_that_stands_in_is_marked_so_whatever_the_template_says() {
+fn only_a_surge_pod_has_the_surge_label_whatever_the_template_says() {
     let spec = deployment()
         .with("/template/metadata/labels", json!({"app": "web", "inplace.dev/surge": "true"}))
         .spec();

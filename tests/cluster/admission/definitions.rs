@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use super::Fixture;
-use crate::support::wait::{PATIENCE, eventually_slowly};
+use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
 const NAME: &str = "gamedeployments.tkex.tencent.com";
 /// A field that no other part of the test uses.
@@ -34,7 +34,7 @@ impl<'a> Older<'a> {
     pub(super) fn await_report_and_replace(self) {
         let fixture = self.fixture;
         let what = "the missing field is reported";
-        eventually_slowly(PATIENCE, what, || reported(fixture).first().map(drop), || fixture.log());
+        eventually_slowly(WAIT_LIMIT, what, || reported(fixture).first().map(drop), || fixture.log());
         let message = reported(fixture).remove(0);
         assert!(message.contains(NAME) && message.contains("`inplace crds | kubectl apply"), "{message}");
         is_counted(fixture, 1);
@@ -65,7 +65,7 @@ fn is_counted(fixture: &Fixture, missing: usize) {
     let what = format!("the metric is {missing}");
     let last = || metrics(fixture).unwrap_or_default();
     eventually_slowly(
-        PATIENCE,
+        WAIT_LIMIT,
         &what,
         || last().contains(&sample).then_some(()),
         || format!("{}\n{}", last(), fixture.log()),

@@ -96,7 +96,7 @@ fn a_pod_that_calls_itself_the_mirror_of_another_reaches_nothing_of_it() {
 /// Values that a user writes under the kubelet's keys: the kubelet overwrites them, and the agent trusts no
 /// others.
 #[test]
-fn marks_of_a_kubelet_that_a_user_writes_on_a_pod_count_for_nothing() {
+fn annotations_of_a_kubelet_that_a_user_writes_on_a_pod_have_no_effect() {
     let cluster = Cluster::shared();
     Agent::shared();
     let victim = Pod::run(cluster, "marked", VICTIM);

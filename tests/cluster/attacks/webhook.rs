@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::api_server::ApiServer;
 use crate::support::process::Process;
-use crate::support::wait::{PATIENCE, eventually_slowly};
+use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
 const AGENT: &str = "--as=system:serviceaccount:inplace-system:inplace-agent";
 const TAINT_MANAGER: &str = "system:serviceaccount:kube-system:node-controller";
@@ -120,7 +120,7 @@ impl Fixture {
     }
 
     fn until(&self, what: &str, mut condition: impl FnMut() -> bool) {
-        eventually_slowly(PATIENCE, what, || condition().then_some(()), || self.log());
+        eventually_slowly(WAIT_LIMIT, what, || condition().then_some(()), || self.log());
     }
 
     /// Gives the user `mallory` these rights in the namespace, and no others.

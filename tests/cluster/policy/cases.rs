@@ -1,7 +1,7 @@
 //! The changes by an agent that the admission policy must allow or deny: the same cases for a real API server and
 //! for the expressions alone (`hermetic`).
 
-use inplace::api::status::{Action, ContainerReport, Engine, Incarnation, Phase, Status, Step};
+use inplace::api::status::{Action, ContainerInstance, ContainerReport, Engine, Phase, Status, Step};
 use serde_json::{Value, json};
 
 /// The node of the agent that makes the change.
@@ -298,7 +298,7 @@ pub(super) fn report(name: &str, image: &str) -> ContainerReport {
         name: name.to_owned(),
         action: Action::Swap,
         engine: Engine::Respec,
-        from: Incarnation {
+        from: ContainerInstance {
             container_id: "4f5c".repeat(16),
             attempt: 3,
             image: image.to_owned(),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::hook_cases::{Act, OPERATION, cases, existing, of_operation};
 use super::world::{NAMESPACE, World};
-use crate::support::wait::{PATIENCE, eventually_async};
+use crate::support::wait::{WAIT_LIMIT, eventually_async};
 
 pub(super) async fn only_of_its_own_node(world: &World<'_>, agent: &Client) {
     let own = Api::<HookRun>::namespaced(agent.clone(), NAMESPACE);
@@ -19,7 +19,7 @@ pub(super) async fn only_of_its_own_node(world: &World<'_>, agent: &Client) {
     }
     // The policy takes effect after a moment.
     let try_to_delete = DeleteParams { dry_run: true, ..DeleteParams::default() };
-    eventually_async(PATIENCE, "the policy to come into force", async || {
+    eventually_async(WAIT_LIMIT, "the policy to come into force", async || {
         if own.delete("other", &try_to_delete).await.is_ok() { Err("it is allowed") } else { Ok(()) }
     })
     .await;

@@ -19,7 +19,7 @@ use self::cases::{OWN, Part, cases};
 use self::world::{NAMESPACE, World, object};
 use crate::api_server::ApiServer;
 use crate::support::release::{self, POLICY_SINCE};
-use crate::support::wait::{PATIENCE, eventually_async};
+use crate::support::wait::{WAIT_LIMIT, eventually_async};
 
 mod cases;
 mod hook_cases;
@@ -56,7 +56,7 @@ async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
 
     // The separate manifest gives access by name, and not to the whole list.
     server.apply("daemonset/pull-secrets");
-    eventually_async(PATIENCE, "the right to read secrets", async || match secrets.get("registry").await {
+    eventually_async(WAIT_LIMIT, "the right to read secrets", async || match secrets.get("registry").await {
         Err(Error::Api(status)) if status.code == 404 => Ok(()),
         other => Err(format!("{other:?}")),
     })
@@ -125,7 +125,7 @@ async fn an_agent_detects_whether_a_policy_restricts_it_to_its_node() {
     let world = World::new(&server).await;
     let tried = Server::new(world.agent(OWN).await);
     let until = async |wanted: Confinement| {
-        eventually_async(PATIENCE, &format!("{wanted:?}"), async || {
+        eventually_async(WAIT_LIMIT, &format!("{wanted:?}"), async || {
             let found = tried.confinement(NAMESPACE).await;
             if found == wanted { Ok(()) } else { Err(format!("instead of {found:?}")) }
         })
@@ -180,7 +180,7 @@ async fn of_the_webhooks_a_controller_changes_whom_is_trusted_alone() {
         let op = if shipped.pointer(field).is_some() { "replace" } else { "add" };
         Patch::Json::<()>(serde_json::from_value(json!([{"op": op, "path": field, "value": value}])).unwrap())
     };
-    eventually_async(PATIENCE, "the policy to come into force", async || {
+    eventually_async(WAIT_LIMIT, "the policy to come into force", async || {
         let emptied = controller.patch("inplace", &try_it, &patch("/webhooks", &json!([]))).await;
         if emptied.is_ok() { Err("it is allowed") } else { Ok(()) }
     })

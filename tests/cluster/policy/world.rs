@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::cases::{OWN, answered, manifest, report, running};
 use crate::api_server::ApiServer;
-use crate::support::wait::{PATIENCE, eventually_async};
+use crate::support::wait::{WAIT_LIMIT, eventually_async};
 
 pub(super) const NAMESPACE: &str = "shop";
 
@@ -84,7 +84,7 @@ impl<'a> World<'a> {
         let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
         let try_it = PatchParams { dry_run: true, ..PatchParams::default() };
         let label = Patch::Merge(json!({"metadata": {"labels": {"a": "b"}}}));
-        eventually_async(PATIENCE, "the policy to come into force", async || {
+        eventually_async(WAIT_LIMIT, "the policy to come into force", async || {
             match pods.patch(&pod, &try_it, &label).await {
                 Err(Error::Api(status)) if status.message.contains("ValidatingAdmissionPolicy") => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -150,7 +150,7 @@ impl<'a> World<'a> {
         };
         let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
         // RBAC is evaluated first, and takes effect after a moment.
-        eventually_async(PATIENCE, "the new right to come into force", async || {
+        eventually_async(WAIT_LIMIT, "the new right to come into force", async || {
             match pods.delete(&pod, &DeleteParams::default()).await {
                 Err(Error::Api(status)) if status.message.contains("cannot delete") => Err(status.message),
                 _ => Ok(()),

@@ -16,7 +16,7 @@ use std::{
 use inplace::api::{
     annotation::{GATE, REQUEST, STATUS},
     request::Request,
-    status::{Action, ContainerReport, Engine, Incarnation, Phase, Status, Step},
+    status::{Action, ContainerInstance, ContainerReport, Engine, Phase, Status, Step},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -229,7 +229,7 @@ impl Shared {
 
 /// The status of a request that has just been accepted.
 fn answer(request: &Request, image: &str) -> Status {
-    let instance = |attempt: u32, image: &str| Incarnation {
+    let instance = |attempt: u32, image: &str| ContainerInstance {
         container_id: attempt.to_string(),
         attempt,
         image: image.to_owned(),

@@ -21,8 +21,8 @@ fn no_pod_is_lost_by_an_update_a_claim_or_an_orphaned_history() {
     let published = published_server(&cluster.node().ip);
     let parts = Parts::default();
     let all: [(_, Part); 7] = [
-        ("surge pods of an update", the_originals_stay_and_the_pod_that_stands_in_goes),
-        ("surge pods of a scale-in", a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many),
+        ("surge pods of an update", the_original_pods_stay_and_the_surge_pod_is_deleted),
+        ("surge pods of a scale-in", a_scale_in_deletes_surge_pods_and_only_as_many_as_are_surplus),
         ("pods that wait", pods_that_wait_for_their_hook_stay),
         ("pods that failed", pods_that_failed_go_back_and_stay),
         ("an image that dies late", an_image_that_dies_late_goes_to_one_pod_only),
@@ -41,7 +41,7 @@ fn uids(pods: &BTreeMap<String, Value>) -> BTreeMap<&str, &str> {
     pods.iter().map(|(name, pod)| (name.as_str(), pod["metadata"]["uid"].as_str().unwrap())).collect()
 }
 
-fn stands_in(pod: &Value) -> bool {
+fn is_surge(pod: &Value) -> bool {
     pod["metadata"]["labels"]["inplace.dev/surge"] == "true"
 }
 
@@ -63,14 +63,14 @@ fn only_originals_are_left(
     after
 }
 
-fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &HttpServer) {
+fn the_original_pods_stay_and_the_surge_pod_is_deleted(cluster: &Cluster, _: &HttpServer) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "surging" };
     fixture.apply(&surging("surging", 1, &json!({})));
     fixture.until("two pods are there", |status| is_complete(status, 2));
     let before = fixture.pods();
-    assert!(!before.values().any(stands_in), "{before:#?}");
+    assert!(!before.values().any(is_surge), "{before:#?}");
     fixture.image("lab/app:v2");
-    fixture.wait("one stands in", || fixture.pods().values().any(stands_in).then_some(()));
+    fixture.wait("one stands in", || fixture.pods().values().any(is_surge).then_some(()));
     fixture.until("both are updated", |status| is_complete(status, 2) && status["replicas"] == 2);
     for (name, pod) in &only_originals_are_left(&fixture, &before) {
         same_but_restarted(&before[name], pod);
@@ -79,7 +79,7 @@ fn the_originals_stay_and_the_pod_that_stands_in_goes(cluster: &Cluster, _: &Htt
 }
 
 /// Four original pods and two surge pods; then the workload is scaled to three.
-fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluster, _: &HttpServer) {
+fn a_scale_in_deletes_surge_pods_and_only_as_many_as_are_surplus(cluster: &Cluster, _: &HttpServer) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "shrinking" };
     let more = json!({"replicas": 4, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 2,
         "inPlaceUpdateStrategy": {"gracePeriodSeconds": 5}}});
@@ -90,13 +90,13 @@ fn a_scale_in_takes_what_stands_in_and_no_more_than_is_too_many(cluster: &Cluste
     let drains = |pod: &Value| !pod["metadata"]["annotations"]["inplace.dev/request"].is_null();
     fixture.wait("they stand in and the first ones drain", || {
         let pods = fixture.pods();
-        (pods.values().any(stands_in) && pods.values().any(drains)).then_some(())
+        (pods.values().any(is_surge) && pods.values().any(drains)).then_some(())
     });
     cluster.kubectl(&["scale", "gamedeployment/shrinking", "--replicas=3"]);
     fixture.until("three are updated", |status| is_complete(status, 3) && status["replicas"] == 3);
     fixture.wait("three are left", || (fixture.pods().len() == 3).then_some(()));
     let after = fixture.pods();
-    assert!(!after.values().any(stands_in), "{after:#?}");
+    assert!(!after.values().any(is_surge), "{after:#?}");
     for (name, pod) in &after {
         same_but_restarted(&before[name], pod);
     }

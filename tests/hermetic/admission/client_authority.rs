@@ -45,7 +45,7 @@ async fn with_an_authority_for_clients_nobody_else_connects() {
     assert!(asks(Some(&ours.1)).await && !asks(None).await);
     std::fs::write(&file, &theirs.0).unwrap();
     let connects = async || if asks(Some(&theirs.1)).await { Ok(()) } else { Err("it cannot connect") };
-    eventually_async(PATIENCE, "the other authority is in force", connects).await;
+    eventually_async(WAIT_LIMIT, "the other authority is in force", connects).await;
     assert!(!asks(Some(&ours.1)).await);
     // Without the file nothing is served.
     let args = WebhookArgs { webhook_client_ca: Some(folder.path().join("none")), ..WebhookArgs::default() };

@@ -204,7 +204,7 @@ async fn files_that_hang_when_the_agent_starts_hold_up_their_pods_alone() {
 
 /// The file hangs when the agent checks a gate that an operation has left closed.
 #[tokio::test]
-async fn a_file_that_hangs_when_a_gate_is_looked_at_holds_up_its_pod_alone() {
+async fn a_file_that_hangs_when_a_gate_is_read_blocks_its_pod_alone() {
     let fixture = Arc::new(Fixture::found().await);
     let _agent = fixture.agent().await;
     fixture.pod("web-1");

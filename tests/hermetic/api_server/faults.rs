@@ -129,7 +129,7 @@ pub(crate) struct On<'a> {
 
 impl<'a> On<'a> {
     pub(super) fn new(shared: &'a Shared, call: &'static str) -> Self {
-        known(call);
+        assert_call(call);
         Self { shared, call, first: 1, last: 1 }
     }
 
@@ -162,6 +162,6 @@ impl<'a> On<'a> {
 }
 
 /// A misspelt kind of call would never match.
-fn known(call: &str) {
+fn assert_call(call: &str) {
     assert!(KNOWN.contains(&call), "no such call: {call}; there are {KNOWN:?}");
 }

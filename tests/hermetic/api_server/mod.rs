@@ -43,7 +43,7 @@ pub(crate) use store::Store;
 use listener::Shared;
 
 /// How long a test waits for an expected event. Only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running fake API server.
 pub(crate) struct ApiServer {
@@ -97,13 +97,13 @@ impl ApiServer {
 
     /// Waits for `coming`, with a timeout by the clock of the fake, because the clock of the test may be paused.
     pub(crate) async fn patiently<R>(&self, what: &str, coming: impl Future<Output = R>) -> R {
-        let mut patience = self.handle.spawn(async { tokio::time::sleep(PATIENCE).await });
+        let mut timer = self.handle.spawn(async { tokio::time::sleep(WAIT_LIMIT).await });
         tokio::select! {
             came = coming => {
-                patience.abort();
+                timer.abort();
                 came
             }
-            _ = &mut patience => panic!("never happened: {what}\ncalls: {:#?}", self.calls()),
+            _ = &mut timer => panic!("never happened: {what}\ncalls: {:#?}", self.calls()),
         }
     }
 

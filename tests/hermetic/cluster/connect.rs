@@ -31,7 +31,7 @@ async fn a_kubeconfig_names_server_and_namespace() {
 
 /// An error distinguishes a call that the server cannot have received from one that it may have.
 #[tokio::test]
-async fn a_server_that_is_not_there_has_heard_nothing() {
+async fn a_server_that_does_not_exist_has_received_nothing() {
     let api = ApiServer::start().await;
     let good = std::fs::read_to_string(api.kubeconfig()).unwrap();
     let from = good.find("http://").unwrap();

@@ -46,7 +46,7 @@ async fn it_knows_the_pods_of_its_node_and_no_others() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_pods_environment_is_kept() {
+async fn nothing_of_a_pods_environment_is_cached() {
     let fixture = Fixture::start().await;
     let pod = fixture.pods.get(&fixture.web()).unwrap();
     let shown = format!("{pod:?} {:?}", fixture.pods);

@@ -40,7 +40,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn an_image_is_changed_with_one_call_and_known_at_once() {
+async fn an_image_is_changed_with_one_call_and_cached_at_once() {
     let fixture = Fixture::start().await;
     fixture.api.forget();
     fixture.respec().await.unwrap();

@@ -57,7 +57,7 @@ impl Fixture {
 
     /// How often the preStop handler of the first instance ran.
     fn handled(&self) -> usize {
-        self.fake.times(&format!("ran bye in {}", self.born))
+        self.fake.times(&format!("ran bye in {}", self.original))
     }
 }
 

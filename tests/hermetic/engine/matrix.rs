@@ -221,7 +221,7 @@ impl Cell {
     async fn fault(self) {
         let (fixture, ended) = self.run(request(self.job.text()), Duration::from_secs(30)).await;
         let reported = self.reported(&fixture, &ended);
-        let handled = fixture.fake.times(&format!("ran bye in {}", fixture.born));
+        let handled = fixture.fake.times(&format!("ran bye in {}", fixture.original));
         assert!(handled <= if matches!(self.fault, Fault::Twice) { 2 } else { 1 }, "{reported}");
         let (phase, image) = self.job.end();
         let starts = |status: &Status| usize::from(status.phase == Phase::RolledBack) + 1;

@@ -45,7 +45,7 @@ pub(super) use sweep::forgotten_fence;
 /// An image on the node for holders.
 const HOLDER: &str = "inplace:v1";
 /// Only a failing test waits this long.
-const PATIENCE: Duration = Duration::from_secs(40);
+const WAIT_LIMIT: Duration = Duration::from_secs(40);
 
 /// A node with one pod, and an engine on it.
 struct Fixture {
@@ -55,7 +55,7 @@ struct Fixture {
     /// The ID of the instance of `app` that runs at the beginning.
     first: String,
     /// The same in the form that the history uses.
-    born: String,
+    original: String,
     withdraw: watch::Sender<Option<Withdrawal>>,
     shutdown: CancellationToken,
     state: tempfile::TempDir,
@@ -107,8 +107,8 @@ impl Fixture {
         let node = node(&fake, state.path());
         let first = made.id("app").to_owned();
         let (withdraw, shutdown) = (watch::Sender::new(None), CancellationToken::new());
-        let born = fake.only("app").about();
-        Self { node, pod: pod_ref(&made), first, born, withdraw, shutdown, state, fake }
+        let original = fake.only("app").about();
+        Self { node, pod: pod_ref(&made), first, original, withdraw, shutdown, state, fake }
     }
 
     /// Adds an earlier instance of `app` that has ended.
@@ -117,7 +117,7 @@ impl Fixture {
             m.die("app", 1);
             m.kubelet_restarts("app").unwrap()
         });
-        self.born = self.fake.only("app").about();
+        self.original = self.fake.only("app").about();
         self.fake.forget();
         self
     }
@@ -141,7 +141,7 @@ impl Fixture {
 
     /// Waits for something that must end long before the timeout.
     async fn patiently<R>(&self, ending: impl Future<Output = R>) -> R {
-        let ended = tokio::time::timeout(PATIENCE, ending).await;
+        let ended = tokio::time::timeout(WAIT_LIMIT, ending).await;
         ended.unwrap_or_else(|_| panic!("no end: {:#?}\n{:#?}", self.fake.history(), self.fake.story()))
     }
 
@@ -202,7 +202,7 @@ impl Fixture {
     #[track_caller]
     fn sane(&self, what: &str) {
         let history = self.fake.history();
-        assert!(most_at_once(&self.born, &history) <= 1, "{what}: two of one name ran: {history:#?}");
+        assert!(most_at_once(&self.original, &history) <= 1, "{what}: two of one name ran: {history:#?}");
         let left = self.fake.model(|m| {
             let left = m.containers.iter();
             let left = left.filter(|c| c.state == ContainerState::ContainerCreated || c.is_fence());

@@ -100,7 +100,7 @@ async fn a_replacement_that_the_runtime_would_not_create() {
     let ended = fixture.swap().await.unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::Failed, "CannotCreate"), "{ended:#?}");
     assert!(ended.message.contains("no such user"), "{}", ended.message);
-    fixture.sane("rehearsal");
+    fixture.sane("test creation");
     fixture.untouched();
 }
 

@@ -15,7 +15,7 @@ use inplace::cluster::server::Server;
 use inplace::hook::address_policy::{AddressPolicy, Cidr};
 use inplace::hook::executor::Executor;
 use inplace::hook::place::Place;
-use inplace::hook::runner::{Duty, Identity, Metrics, Ownership, Runner, RunnerContext, Terms};
+use inplace::hook::runner::{Identity, Metrics, Ownership, RunSelection, Runner, RunnerContext, Terms};
 use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -37,7 +37,7 @@ struct Fixture {
 
 /// One runner; it is aborted when this is dropped, as if killed.
 struct Running {
-    /// What its duty answers for every HookRun.
+    /// The ownership that its selection returns for every HookRun.
     ownership: watch::Sender<Ownership>,
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -52,7 +52,7 @@ impl Drop for Running {
 
 struct Reported(watch::Receiver<Ownership>);
 
-impl Duty for Reported {
+impl RunSelection for Reported {
     fn ownership(&mut self, _run: &Summary) -> Ownership {
         *self.0.borrow_and_update()
     }
@@ -122,7 +122,7 @@ impl Fixture {
         runner: &str,
         api: &ApiServer,
         max_runs: usize,
-        patience: Duration,
+        release_timeout: Duration,
     ) -> Running {
         let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), context: None };
         let server = Server::new(connect(&target).await.unwrap().0);
@@ -140,7 +140,7 @@ impl Fixture {
             server: server.clone(),
             executor: Executor::new(settings),
             runs: HookRuns::watch(server, "HookRuns", "!inplace.dev/operation", watching.clone()),
-            identity: Identity { runner: runner.to_owned(), host: "here".to_owned(), patience },
+            identity: Identity { runner: runner.to_owned(), host: "here".to_owned(), release_timeout },
             terms: TERMS,
             max_runs,
             max_bytes: MAX_BYTES,

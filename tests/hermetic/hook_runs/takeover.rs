@@ -13,7 +13,7 @@ async fn what_is_let_go_is_taken_at_once() {
     fixture.put("drain", &polls(&fixture));
     let controller = fixture.runner(CONTROLLER).await;
     fixture.until("the controller measures", "drain", |run| Fixture::measured(run) >= 2).await;
-    // The agent is back. Its patience is long, so it relies on the release by the controller.
+    // The agent is back. Its timeout is long, so it relies on the release by the controller.
     let agent = fixture.runner_with(AGENT, &fixture.api, 8, Duration::from_secs(600)).await;
     controller.ownership.send_replace(Ownership::Theirs);
     let run = fixture.until("the agent has it", "drain", |run| Fixture::runner_of(run) == Some(AGENT)).await;
@@ -69,10 +69,10 @@ async fn one_of_two_that_come_at_once_gets_it() {
         fixture
             .put(&format!("run-{number}"), &fixture.metric("/", &json!({"count": 2, "interval": "100ms"})));
     }
-    let patience = Duration::from_secs(600);
+    let release_timeout = Duration::from_secs(600);
     let _both = tokio::join!(
-        fixture.runner_with(AGENT, &fixture.api, 8, patience),
-        fixture.runner_with(CONTROLLER, &fixture.api, 8, patience),
+        fixture.runner_with(AGENT, &fixture.api, 8, release_timeout),
+        fixture.runner_with(CONTROLLER, &fixture.api, 8, release_timeout),
     );
     for number in 0..6 {
         let run = fixture.phase(&format!("run-{number}"), "Successful").await;

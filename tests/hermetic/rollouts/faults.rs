@@ -39,7 +39,7 @@ async fn whoever_leads_next_goes_on_where_the_last_one_was_killed() {
 }
 
 #[tokio::test]
-async fn a_pod_that_somebody_changes_meanwhile_is_looked_at_again() {
+async fn a_pod_that_another_client_changes_meanwhile_is_reconciled_again() {
     let rollout_fixture = RolloutFixture::with(4).await;
     rollout_fixture.fixture.api.before("PATCH pod", |store| {
         let names: Vec<_> = store.pods().map(name).collect();

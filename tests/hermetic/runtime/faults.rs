@@ -99,7 +99,7 @@ pub(crate) struct On<'a> {
 
 impl<'a> On<'a> {
     pub(super) fn new(shared: &'a Shared, call: &'static str) -> Self {
-        known(call);
+        assert_call(call);
         Self { shared, call, about: None, first: 1, last: 1 }
     }
 
@@ -174,6 +174,6 @@ const CALLS: [&str; 20] = [
 
 /// Panics on an unknown call name, since a rule for it would never apply.
 #[track_caller]
-pub(super) fn known(call: &str) {
+pub(super) fn assert_call(call: &str) {
     assert!(CALLS.contains(&call), "{call} is no call of the interface");
 }

@@ -89,8 +89,8 @@ impl Image {
 impl Model {
     /// The image of that name; if it is unknown, it is created on the node.
     pub(crate) fn image(&mut self, reference: &str) -> &mut Image {
-        let known = self.images.iter().position(|image| image.is(reference));
-        let index = known.unwrap_or_else(|| {
+        let assert_call = self.images.iter().position(|image| image.is(reference));
+        let index = assert_call.unwrap_or_else(|| {
             self.images.push(Image::new(reference));
             self.images.len() - 1
         });

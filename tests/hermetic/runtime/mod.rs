@@ -53,7 +53,7 @@ pub(crate) use pod::{Made, Pod};
 use server::Shared;
 
 /// How long a test waits for an expected state. Only reached by a failing test.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running fake runtime.
 pub(crate) struct Fake {
@@ -97,13 +97,13 @@ impl Fake {
 
     /// Uses the clock of the fake, since the clock of the test may be paused.
     async fn patiently<R>(&self, what: &str, coming: impl Future<Output = R>) -> R {
-        let mut patience = self.handle.spawn(async { tokio::time::sleep(PATIENCE).await });
+        let mut timer = self.handle.spawn(async { tokio::time::sleep(WAIT_LIMIT).await });
         tokio::select! {
             came = coming => {
-                patience.abort();
+                timer.abort();
                 came
             }
-            _ = &mut patience => {
+            _ = &mut timer => {
                 panic!("never happened: {what}\nhistory: {:#?}\ncalls: {:#?}", self.history(), self.story())
             }
         }
@@ -168,13 +168,13 @@ impl Fake {
 
     /// The calls of one name.
     pub(crate) fn calls(&self, name: &str) -> Vec<Call> {
-        faults::known(name);
+        faults::assert_call(name);
         self.all_calls().into_iter().filter(|call| call.name == name).collect()
     }
 
     /// Waits until a call has arrived, whatever its result.
     pub(crate) async fn arrived(&self, name: &str, about: &str) {
-        faults::known(name);
+        faults::assert_call(name);
         let is = |call: &Call| call.name == name && call.about == about;
         let come = |_: &Model| self.shared.log.all().iter().any(is).then_some(());
         self.patiently(&format!("{name} {about}"), self.shared.until(come)).await;

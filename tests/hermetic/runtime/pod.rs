@@ -126,7 +126,7 @@ impl Pod {
                 config.labels.clear();
                 config.annotations.clear();
             } else {
-                config.labels.extend(marks(&metadata));
+                config.labels.extend(sandbox_labels(&metadata));
             }
             let image = config.image.as_mut().unwrap();
             image.image.clone_from(&model.image(&image.user_specified_image).id);
@@ -152,12 +152,12 @@ impl Pod {
         match self.owner {
             Owner::Kubelet | Owner::KubeletStatic => {
                 let source = if self.owner == Owner::Kubelet { "api" } else { "file" };
-                labels.extend(marks(&metadata));
+                labels.extend(sandbox_labels(&metadata));
                 annotations.insert(annotation::CONFIG_SOURCE.to_owned(), source.to_owned());
                 annotations.insert("kubernetes.io/config.seen".to_owned(), "2026-01-02T03:04:05Z".to_owned());
             }
             Owner::NodeRun => {
-                labels.extend(marks(&metadata));
+                labels.extend(sandbox_labels(&metadata));
                 labels.entry(annotation::NODE_RUN.to_owned()).or_insert_with(|| "true".to_owned());
             }
             Owner::Nobody => {}
@@ -178,7 +178,7 @@ impl Pod {
     }
 }
 
-fn marks(pod: &PodSandboxMetadata) -> HashMap<String, String> {
+fn sandbox_labels(pod: &PodSandboxMetadata) -> HashMap<String, String> {
     HashMap::from([
         (annotation::POD_NAME.to_owned(), pod.name.clone()),
         (annotation::POD_NAMESPACE.to_owned(), pod.namespace.clone()),

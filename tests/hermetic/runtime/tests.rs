@@ -267,9 +267,9 @@ async fn images_are_known_by_all_their_names() {
     assert_eq!(client.pull_image(pull("img:v2")).await.unwrap().into_inner().image_ref, id);
     assert_eq!(client.pull_image(pull("img:v3")).await.unwrap_err().code(), Code::NotFound);
     for name in [id.as_str(), &digest, "img:stable", "docker.io/library/img:v2"] {
-        let known = client.image_status(status(name)).await.unwrap().into_inner();
-        assert_eq!(known.image.unwrap().id, id, "{name}");
-        assert!(member(&known.info["info"], "imageSpec").contains("\"os\":\"linux\""));
+        let assert_call = client.image_status(status(name)).await.unwrap().into_inner();
+        assert_eq!(assert_call.image.unwrap().id, id, "{name}");
+        assert!(member(&assert_call.info["info"], "imageSpec").contains("\"os\":\"linux\""));
     }
     fake.model(|m| "/srv".clone_into(&mut m.mountpoint));
     let usage = client.image_fs_info(cri::ImageFsInfoRequest {}).await.unwrap().into_inner();

@@ -74,7 +74,7 @@ async fn a_request_whose_writing_is_not_answered_is_the_only_one() {
 }
 
 #[tokio::test]
-async fn a_pod_that_somebody_changes_meanwhile_is_looked_at_again() {
+async fn a_pod_that_another_client_changes_meanwhile_is_reconciled_again() {
     let fixture = Fixture::start().await;
     let _controller = fixture.controller();
     fixture.deployment(2);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_of_one_namespace_and_of_all_is_bounded_and_the_oldest_goes_first() {
+    fn the_cache_of_one_namespace_and_of_all_is_bounded_and_the_oldest_goes_first() {
         let contents = Contents::default();
         let template = PodTemplate(json!({"a": "x".repeat(1 << 20)}));
         for at in 0..10 {

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_revision_that_nobody_controls_only_the_labels_are_kept_and_whether_its_name_fits_its_content() {
+    fn of_a_revision_without_a_controller_only_the_labels_are_cached_and_whether_its_name_fits_its_content() {
         let template = PodTemplate(json!({"spec": {"containers": [{"name": "app", "image": "app:1"}]}}));
         let name = revision::find("web", &template, &[], 0).revision.name;
         let labels = json!({"app": "web"});
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_somebody_makes_large_is_kept_of_a_revision() {
+    fn nothing_large_of_a_revision_is_cached() {
         let long = "x".repeat(1 << 20);
         let template = json!({"metadata": {"annotations": {"a": long}},
             "spec": {"containers": [{"name": "app", "image": "app:1", "env": long}]}});

@@ -157,7 +157,7 @@ impl Workloads {
 
     /// Revisions without a controller whose names and labels are like those of this workload, but whose content
     /// does not match their name.
-    pub(crate) fn misfits(&self, spec: &WorkloadSpec) -> Vec<VersionedRef> {
+    pub(crate) fn unadopted_revisions(&self, spec: &WorkloadSpec) -> Vec<VersionedRef> {
         self.orphans_like(spec, |orphan| !orphan.fits)
     }
 

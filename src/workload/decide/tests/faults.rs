@@ -135,7 +135,7 @@ fn a_rollback_within_the_grace_period_takes_the_request_back_and_leaves_the_pod_
 
 /// 3, 4: the agent's report decides, never whether an image id changed.
 #[test]
-fn a_rollback_after_a_failed_update_mends_what_was_left_behind() {
+fn a_rollback_after_a_failed_update_repairs_what_was_left_behind() {
     let (old, new) = (in_place(), in_place().image("app:2"));
     let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
     step(&mut sight, &new);
@@ -390,7 +390,7 @@ fn a_pod_that_never_ran_is_made_anew_instead_of_being_updated_in_place() {
 }
 
 #[test]
-fn a_turn_of_another_controller_is_gone_on_with() {
+fn a_task_that_another_controller_began_is_continued() {
     let new = in_place().image("app:2");
     let mut sight = sight(&["web-a", "web-b", "web-c"], &in_place().revision());
     let target = sight_revision(&new, &sight);

@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn who_stands_in_is_marked_leaves_first_and_takes_an_empty_place() {
+fn a_surge_pod_has_a_label_is_deleted_first_and_replaces_a_missing_pod() {
     let draft = deployment()
         .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}));
     let draft = draft.with("/replicas", json!(2));
@@ -61,7 +61,7 @@ fn go_on(sight: &mut Sight, draft: &Draft) -> Vec<String> {
 }
 
 #[test]
-fn who_stands_in_without_the_mark_of_this_release_leaves_when_the_update_is_over() {
+fn a_surge_pod_without_the_label_of_this_release_is_deleted_when_the_update_is_over() {
     let (update, mut sight) = unmarked();
     assert_eq!(go_on(&mut sight, &update), ["web-a", "web-b"], "the originals stay");
 }
@@ -69,7 +69,7 @@ fn who_stands_in_without_the_mark_of_this_release_leaves_when_the_update_is_over
 /// Without the label, the decision about an update that is rolled back can only use revisions and ages. The label
 /// settles it, also when it is set by hand before an upgrade.
 #[test]
-fn the_mark_set_by_hand_saves_the_originals_of_an_update_that_goes_back() {
+fn the_label_set_by_hand_saves_the_original_pods_of_an_update_that_is_reverted() {
     let (update, mut sight) = unmarked();
     sight.pod("web-s").surge = true;
     step(&mut sight, &update);
@@ -110,7 +110,7 @@ fn a_pod_on_its_way_back_to_its_own_revision_is_not_there_before_its_end() {
 }
 
 #[test]
-fn nobody_stands_in_where_no_pod_is_wanted() {
+fn there_is_no_surge_pod_where_no_pod_is_desired() {
     let (draft, mut sight) = failed_and_taken_back();
     let none = draft.image("app:2").with("/replicas", json!(0));
     let decision = step(&mut sight, &none);

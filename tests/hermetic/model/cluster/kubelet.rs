@@ -20,7 +20,7 @@ pub(super) struct Kubelet {
     /// The containers in its last observation.
     cache: Vec<Instance>,
     /// The time of that observation.
-    looked_at: Timestamp,
+    refreshed_at: Timestamp,
     /// When its last sync ended. It waits for a newer observation before the next sync.
     synced_at: Timestamp,
     /// The state of the API server that it has received so far.
@@ -59,7 +59,7 @@ impl Kubelet {
     pub(super) fn new(now: Timestamp) -> Self {
         Self {
             cache: Vec::new(),
-            looked_at: now,
+            refreshed_at: now,
             synced_at: now - ms(1),
             seen_at: now,
             acts: VecDeque::new(),
@@ -111,20 +111,20 @@ impl World {
                 self.kubelet = Kubelet { generation, status, ..Kubelet::new(self.kubelet.seen_at) };
             }
             Event::KubeletComes => {
-                self.look();
+                self.refresh();
                 self.at(1, Event::Sync);
             }
             Event::Relist => {
                 let next = self.dice.ms(20, self.scenario.relist);
                 self.at(next, Event::Relist);
                 if !self.kubelet_away()
-                    && (self.look() || self.dice.roll(2) == 0 || std::mem::take(&mut self.kubelet.again))
+                    && (self.refresh() || self.dice.roll(2) == 0 || std::mem::take(&mut self.kubelet.again))
                 {
                     self.sync();
                 }
             }
             Event::Relook
-                if !self.kubelet_away() && (self.look() || std::mem::take(&mut self.kubelet.again)) =>
+                if !self.kubelet_away() && (self.refresh() || std::mem::take(&mut self.kubelet.again)) =>
             {
                 self.sync();
             }
@@ -152,7 +152,7 @@ impl World {
                 let next = self.dice.ms(20, 700);
                 self.at(next, Event::Tells);
                 if !self.kubelet_away() {
-                    self.kubelet_tells(false);
+                    self.kubelet_reports(false);
                 }
             }
             Event::Probe => {
@@ -184,14 +184,14 @@ impl World {
     }
 
     /// Observes the runtime. True when the change is a reason to act; a container that is only created is not.
-    fn look(&mut self) -> bool {
+    fn refresh(&mut self) -> bool {
         let states = |instances: &[Instance]| -> Vec<_> {
             let seen = |instance: &&Instance| instance.is_instance() && instance.state != State::Created;
             instances.iter().filter(seen).map(|instance| (instance.id.clone(), instance.state)).collect()
         };
         let before = states(&self.kubelet.cache);
         self.kubelet.cache.clone_from(&self.instances);
-        self.kubelet.looked_at = self.now;
+        self.kubelet.refreshed_at = self.now;
         before != states(&self.kubelet.cache)
     }
 
@@ -200,7 +200,7 @@ impl World {
         if self.kubelet_away() || self.sandbox.as_ref().is_none_or(|sandbox| !sandbox.ready) {
             return;
         }
-        if self.kubelet.busy || self.kubelet.looked_at <= self.kubelet.synced_at {
+        if self.kubelet.busy || self.kubelet.refreshed_at <= self.kubelet.synced_at {
             self.kubelet.again = true;
             return;
         }
@@ -210,7 +210,7 @@ impl World {
         }
         let spec = self.api_at(self.kubelet.seen_at).clone();
         self.make_status();
-        self.kubelet_tells(false);
+        self.kubelet_reports(false);
         let mut acts = VecDeque::new();
         let mut starts = VecDeque::new();
         let mut keeps = false;
@@ -337,9 +337,9 @@ impl World {
     }
 
     /// Reports the observed status of the pod.
-    pub(super) fn kubelet_tells(&mut self, first: bool) {
+    pub(super) fn kubelet_reports(&mut self, first: bool) {
         if first {
-            self.look();
+            self.refresh();
             self.make_status();
         }
         if !self.api_away() {

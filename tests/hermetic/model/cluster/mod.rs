@@ -228,10 +228,10 @@ fn tamper(mut snapshot: Snapshot, operation: &Operation) -> Snapshot {
 }
 
 fn look_for(usual: u32, sabotage: Sabotage) -> Result<BTreeMap<String, u32>, String> {
-    look_among(&scenario(), usual, sabotage)
+    search_among(&scenario(), usual, sabotage)
 }
 
-fn look_among(
+fn search_among(
     worlds: &impl Strategy<Value = Scenario>,
     usual: u32,
     sabotage: Sabotage,
@@ -274,7 +274,7 @@ fn with_standbys() -> impl Strategy<Value = Scenario> {
 #[test]
 fn with_a_standby_the_rules_hold_and_something_serves_all_the_time() {
     let tally =
-        look_among(&with_standbys(), 2000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
+        search_among(&with_standbys(), 2000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
     for kind in [
         "Recreate Succeeded ",
         "Respec Succeeded ",
@@ -312,7 +312,7 @@ fn an_instance_that_its_kubelet_probed_before_the_start_is_replaced() {
         startup_probe: Some(100),
         ..scenario
     });
-    let tally = look_among(&worlds, 1000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
+    let tally = search_among(&worlds, 1000, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
     let count =
         |part: &str| tally.iter().filter(|(kind, _)| kind.contains(part)).map(|(_, n)| n).sum::<u32>();
     // The kubelet's report may be replaced by the next one before the agent receives it.
@@ -333,8 +333,8 @@ fn finds_only_with(
     (without, with): (u32, u32),
     what: &[&str],
 ) {
-    look_among(worlds, without, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
-    let found = look_among(worlds, with, sabotage).unwrap_err();
+    search_among(worlds, without, Sabotage::default()).unwrap_or_else(|broken| panic!("{broken}"));
+    let found = search_among(worlds, with, sabotage).unwrap_err();
     assert!(what.iter().any(|what| found.contains(what)), "{found}");
 }
 

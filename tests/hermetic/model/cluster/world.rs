@@ -170,7 +170,7 @@ impl World {
             self.exit("id-2", 1);
         }
         self.history.push((epoch() - ms(10_000), self.api.clone()));
-        self.kubelet_tells(true);
+        self.kubelet_reports(true);
         let scenario = self.scenario.clone();
         self.at(1, Event::Relist);
         self.at(1, Event::Tells);
