@@ -176,10 +176,10 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let hook_metrics = HookMetrics::new(&mut registry);
     let (what, label) = (format!("the HookRuns of node {name}"), format!("{}={name}", annotation::NODE));
     let runs = HookRuns::watch(server.clone(), &what, &label, watching);
-    let selection = (server.clone(), executor.clone(), runs.clone());
+    let hook_parts = (server.clone(), executor.clone(), runs.clone());
     let leftover_runs = LeftoverHookRuns::of(&node.journal).await.delete(server.clone(), runs.clone());
     let (runner, stop) =
-        (runner(selection, pods.clone(), hook_metrics, context.stop.clone()), context.stop.clone());
+        (runner(hook_parts, pods.clone(), hook_metrics, context.stop.clone()), context.stop.clone());
     let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));
     let node = node
         .with_cluster(pods.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)

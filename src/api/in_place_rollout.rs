@@ -285,8 +285,21 @@ pub struct RolloutAbort {
 /// The id of the request that takes a pod back in the abort of the rollout `uid`. It differs from that of the swap: an agent
 /// carries out each id once.
 pub fn back_id(uid: &str) -> String {
-    format!("{uid}-back")
+    format!("{uid}{BACK}")
 }
+
+/// The id of the request of the rollout `uid` for a pod; `back`: of the one that takes the pod back.
+pub fn request_id(uid: &str, back: bool) -> String {
+    if back { back_id(uid) } else { uid.to_owned() }
+}
+
+/// True when `id` is that of a request of the rollout `uid`.
+pub fn is_request_of(uid: &str, id: &str) -> bool {
+    id.strip_prefix(uid).is_some_and(|rest| rest.is_empty() || rest == BACK)
+}
+
+/// What follows the uid in [`back_id`].
+const BACK: &str = "-back";
 /// The downtime of containers, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

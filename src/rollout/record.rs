@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::api::in_place_rollout::back_id;
+use crate::api::in_place_rollout::{back_id, request_id};
 use crate::api::status::Status;
 use crate::podtask::state::{End, Sent, Stage, TaskState};
 
@@ -73,7 +73,7 @@ impl PodRecord {
 
     /// The id of the request.
     pub fn id(&self) -> String {
-        if self.back { back_id(&self.rollout) } else { self.rollout.clone() }
+        request_id(&self.rollout, self.back)
     }
 
     /// Until when an agent must have given a first answer.

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::in_place_rollout::back_id;
+use crate::api::in_place_rollout::is_request_of;
 use crate::podtask::state::{End, NO_AGENT, Stage, TaskState};
 use crate::rollout::back;
 use crate::rollout::desired::Rollout;
@@ -189,9 +189,8 @@ fn runs_images(pod: &Pod, rollout: &Rollout) -> bool {
 /// True while an agent carries out another client's request or is about to, or the pod is about to be evicted.
 fn is_taken(pod: &Pod, rollout: &Rollout, now: Timestamp) -> bool {
     let base = &pod.base;
-    let back = back_id(&rollout.uid);
     // An agent that is gone has not reported the end of an operation of this rollout.
-    let is_own = |id: &str| id == rollout.uid || id == back;
+    let is_own = |id: &str| is_request_of(&rollout.uid, id);
     let own = base.request.as_deref().filter(|id| is_own(id));
     let runs = base.answer.as_ref().is_some_and(|answer| !is_own(&answer.id) && !answer.phase.is_terminal());
     let rollout = pod.worked_on.as_ref().is_some_and(|uid| *uid != rollout.uid);

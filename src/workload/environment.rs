@@ -42,12 +42,14 @@ pub fn patch(from: &PodTemplate, to: &PodTemplate) -> PodPatch {
         read.labels.extend(fields.labels);
         read.annotations.extend(fields.annotations);
     }
-    let (labels, annotations) = ((from.labels(), to.labels()), (from.annotations(), to.annotations()));
-    let set = |keys: BTreeSet<&str>, (from, to): &(BTreeMap<String, String>, BTreeMap<String, String>)| {
+    let set = |keys: BTreeSet<&str>, from: &BTreeMap<String, String>, to: &BTreeMap<String, String>| {
         let differs = |key: &&str| from.get(*key) != to.get(*key);
         keys.into_iter().filter(differs).map(|key| (key.to_owned(), to.get(key).cloned())).collect()
     };
-    PodPatch { labels: set(read.labels, &labels), annotations: set(read.annotations, &annotations) }
+    PodPatch {
+        labels: set(read.labels, &from.labels(), &to.labels()),
+        annotations: set(read.annotations, &from.annotations(), &to.annotations()),
+    }
 }
 
 /// True if the environment of `container` takes the label or annotation with this path, for example

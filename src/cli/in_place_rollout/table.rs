@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::api::annotation;
-use crate::api::in_place_rollout::{InPlaceRollout, back_id};
+use crate::api::in_place_rollout::{InPlaceRollout, request_id};
 use crate::api::status::{ContainerReport, Phase, Status};
 use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::in_place_rollout::verdict::verdict;
@@ -46,7 +46,7 @@ impl Row {
         // Once the rollout takes the pod back, only that request counts.
         let record = mark.and_then(|mark| serde_json::from_str::<serde_json::Value>(mark).ok());
         let back = record.is_some_and(|record| record["back"] == true);
-        let id = if back { back_id(uid) } else { uid.to_owned() };
+        let id = request_id(uid, back);
         Some(Self {
             name: meta.name.clone().unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
 
-use crate::api::in_place_rollout::back_id;
+use crate::api::in_place_rollout::request_id;
 use crate::api::status::Status;
 use crate::cluster::error::{Class, Error};
 use crate::controller::disruptions::BudgetClaims;
@@ -135,7 +135,7 @@ impl<'a> Applier<'a> {
         let pods = self.pods.list();
         let pod = pods.iter().find(|(_, pod)| pod.base.uid == write.pod.uid);
         let back = pod.and_then(|(_, pod)| pod.record.as_ref()).is_some_and(|record| record.back);
-        let id = if back { back_id(&self.rollout.uid) } else { self.rollout.uid.clone() };
+        let id = request_id(&self.rollout.uid, back);
         let own = |answer: &&Status| answer.id == id;
         let answer = pod.and_then(|(_, pod)| pod.base.answer.as_ref()).filter(own);
         self.context.metrics.pod_ended(end.stage, back, answer.filter(|_| end.stage == Stage::Done));
