@@ -326,7 +326,7 @@ impl<B: StatusSink> Dispatcher<B> {
                 return;
             }
         };
-        if answered.as_ref().is_some_and(|status| status.id == request.id && status.phase.is_terminal()) {
+        if answered.as_ref().is_some_and(|status| status.has_ended(&request.id)) {
             return;
         }
         let now = Instant::now();
@@ -343,7 +343,7 @@ impl<B: StatusSink> Dispatcher<B> {
             return;
         };
         let waited = waits.map_or(Duration::ZERO, |waiting| now.duration_since(waiting.since));
-        let node = Node { answered, waited, ..self.node_with(permit) };
+        let node = Node { answered, waited, group: pod_request.group, ..self.node_with(permit) };
         let (sink, metrics) = (self.sink.clone(), self.metrics.clone());
         let (of, id, begun) = (key.clone(), request.id.clone(), announce::begun(&request, clock::now()));
         self.begin(key, id, Some(true), begun, node, move |node, control, observer| async move {
@@ -414,7 +414,10 @@ impl<B: StatusSink> Dispatcher<B> {
                     }
                 }
                 if let Some(end) = announce::ended(status, clock::now()) {
-                    sink.announce(&key, end);
+                    // The rollout of a group restart has the event.
+                    if status.group.is_none() || status.phase != Phase::Succeeded {
+                        sink.announce(&key, end);
+                    }
                     metrics.ended(status);
                     let (phase, reason) = (status.phase, &status.reason);
                     tracing::info!(pod = %key, id = status.id, %phase, reason, message = status.message, "operation ended");

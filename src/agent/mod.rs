@@ -21,6 +21,7 @@ use crate::agent::standalone::{Manifests, Results};
 use crate::api::annotation;
 use crate::cluster::agents::DEFAULT_MAX_OPERATIONS;
 use crate::cluster::client::{self, ConnectOptions};
+use crate::cluster::groups::GroupRestarts;
 use crate::cluster::hooks::HookRuns;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
@@ -171,6 +172,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let _watching = watching.clone().drop_guard();
     let pods = NodePods::watch(api.clone(), &name, watching.clone());
     let server = Server::new(api);
+    let groups = GroupRestarts::watch(server.clone(), watching.clone());
     let role = format!("the agent of node {name}");
     let executor = Executor::new(hooks.settings(role, Some(context.runtime.clone()), Some(server.clone())));
     let hook_metrics = HookMetrics::new(&mut registry);
@@ -182,7 +184,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         (runner(hook_parts, pods.clone(), hook_metrics, context.stop.clone()), context.stop.clone());
     let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));
     let node = node
-        .with_cluster(pods.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
+        .with_cluster(pods.clone(), groups.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
         .with_hooks(Hooks { executor, templates: Templates::Cluster { server, runs } });
     let prefetches = Prefetches::new(pods.clone(), node.clone(), &mut registry).run(stop.clone());
     context.background = async move {
@@ -192,8 +194,8 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     .boxed();
     let writes = Writes::new(&mut registry);
     register_cache(&mut registry, &pods);
-    let answers = Answers::new(pods.clone(), writes.clone());
-    let requests = Watched::new(pods.clone(), answers.clone(), node.journal.clone(), writes);
+    let answers = Answers::new(pods.clone(), groups.clone(), writes.clone());
+    let requests = Watched::new(pods.clone(), answers.clone(), groups, node.journal.clone(), writes);
     tracing::info!(endpoint = endpoint.path(), node = name, "agent started");
     let ended = context.serve(node, metrics, registry, answers.clone(), requests, Some(pods)).await;
     answers.finish().await;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use crate::agent::announce::Announcement;
+use crate::api::group::GroupTask;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{InvalidRequest, Request};
 use crate::api::status::Status;
@@ -49,6 +50,8 @@ pub(super) struct PodRequest {
     pub(super) uid: Option<String>,
     /// True while the pod is being changed otherwise (its gate is being written): the request does not start yet.
     pub(super) held: bool,
+    /// The group restart that the request is part of.
+    pub(super) group: Option<GroupTask>,
     /// The request, or the reason why it is invalid.
     pub(super) request: Result<Request, InvalidRequest>,
 }

@@ -25,6 +25,11 @@ pub const ROLLOUT: &str = "inplace.dev/rollout";
 pub const ROLLOUT_PREFETCH: &str = "inplace.dev/rollout-prefetch";
 /// Label on a Pod while the task of an `InPlaceRollout` on it is in progress: the uid of the rollout.
 pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";
+/// Label on an `InPlaceRollout` with the strategy `Together`, written by the controller; its value is `true`. Agents watch
+/// only rollouts with this label.
+pub const TOGETHER: &str = "inplace.dev/together";
+/// Annotation on a Pod, written by its agent: the number of the last group restart that prepared the pod.
+pub const GROUP_EPOCH: &str = "inplace.dev/group-epoch";
 /// Annotation on a workload: `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`, the objects whose changes restart containers.
 pub const RESTART_ON_CHANGE: &str = "inplace.dev/restart-on-change";
 /// Annotation on a workload with [`RESTART_ON_CHANGE`], written by the controller: the hash of the content that was handled

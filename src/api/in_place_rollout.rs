@@ -9,6 +9,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::group::{GroupStatus, Strategy, TogetherTerms};
 use crate::api::priority::PriorityKey;
 use crate::api::request::{
     DEADLINE_SECONDS, Drain, OnFailure, Order, PreHookPhase, READY_TIMEOUT_SECONDS, RequestedEngine,
@@ -45,6 +46,13 @@ pub struct InPlaceRolloutSpec {
     /// restarted.
     #[schemars(length(min = 1, max = 64))]
     pub containers: Vec<RolloutContainer>,
+    /// `Rolling`: one pod after the other, within `maxUnavailable`. `Together`: all pods at once; `maxUnavailable`,
+    /// `partition`, `priority` and `failureThreshold` have no effect then.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub strategy: Strategy,
+    /// The parameters of the strategy `Together`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<TogetherTerms>,
     /// How many of the target's pods may be unavailable at the same time; a number or a percentage, rounded up. Pods
     /// that are unavailable for other reasons count. 0 is refused, because no pod that is available could be
     /// restarted.
@@ -250,6 +258,9 @@ pub struct InPlaceRolloutStatus {
     /// The abort of the rollout: pods go back, or are back, at the images that they named before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abort: Option<RolloutAbort>,
+    /// The group restart, for the strategy `Together`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupStatus>,
     /// `Progressing`, `Complete` and `Failed`, and `Ready`, `Reconciling` and `Stalled`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,

@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::api::group::GroupProgress;
+
 /// The progress of a request and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -29,8 +31,20 @@ pub struct Status {
     #[serde(with = "millis")]
     #[schemars(with = "Option<Timestamp>")]
     pub finished_at: Option<Timestamp>,
+    /// How far the pod is in a group restart, if the request is part of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupProgress>,
     /// One entry per container of the request, in its order.
     pub containers: Vec<ContainerReport>,
+}
+
+impl Status {
+    /// True when this status says that the request `id` has ended: it is the end of that request, or of a group restart
+    /// that came after it.
+    pub fn has_ended(&self, id: &str) -> bool {
+        let before = |group: &GroupProgress| !id.is_empty() && group.ended_request == id;
+        self.id == id && self.phase.is_terminal() || self.group.as_ref().is_some_and(before)
+    }
 }
 
 /// The result for one container.
@@ -209,6 +223,7 @@ mod tests {
             message: String::new(),
             started_at: at("2026-11-20T10:00:00Z"),
             finished_at: None,
+            group: None,
             containers: vec![ContainerReport {
                 name: "app".into(),
                 action: Action::Swap,

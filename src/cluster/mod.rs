@@ -12,6 +12,7 @@ pub mod confinement;
 pub mod credentials;
 pub mod error;
 pub mod event;
+pub mod groups;
 pub mod hooks;
 mod items;
 mod jitter;

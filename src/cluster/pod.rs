@@ -5,6 +5,7 @@
 //! `podtask::pod` or `rollout::pod` from it, and drops it (`trim`). Only what these two hold is cached, and they
 //! hold no environment.
 
+mod membership;
 mod raw;
 #[cfg(test)]
 mod tests;
@@ -14,8 +15,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
 use crate::api::annotation;
+use crate::api::group::Member;
 use crate::api::pod_ref::PodRef;
 use crate::api::status::Status;
+use crate::cluster::pod::membership::Membership;
 use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Origin};
 
 /// The annotation that marks the API server's copy of a static pod. Its value is the uid that the pod has on its
@@ -34,6 +37,7 @@ pub struct Pod {
     finished: bool,
     /// False if the pod has no annotation at all, cached or not.
     annotated: bool,
+    membership: Membership,
     pull_secrets: Vec<String>,
     /// The IP of the pod and the IP of its node.
     addresses: (String, String),
@@ -76,7 +80,7 @@ impl Pod {
         };
         let containers: usize = self.declared.containers.iter().map(of_container).sum();
         let secrets: usize = self.pull_secrets.iter().map(String::len).sum();
-        size_of::<Self>() + annotations + containers + secrets
+        size_of::<Self>() + annotations + containers + secrets + self.membership.bytes()
     }
 
     /// The reference to the pod, with the uid that the pod has on its node; a static pod has another uid at the API
@@ -153,6 +157,11 @@ impl Pod {
     /// The IPs of the pod and of its node; empty if there is none yet.
     pub fn addresses(&self) -> (&str, &str) {
         (&self.addresses.0, &self.addresses.1)
+    }
+
+    /// What decides whether the pod belongs to a group restart.
+    pub fn member(&self) -> Member<'_> {
+        self.membership.of(self.metadata.namespace.as_deref().unwrap_or_default())
     }
 
     /// The names of the pod's image pull secrets.

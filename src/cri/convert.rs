@@ -17,7 +17,7 @@ use crate::cri::error::Error;
 use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1;
 use crate::operation::port::Port;
-use crate::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
+use crate::operation::snapshot::{Container, GroupSignal, Owner, Sandbox, Snapshot, State};
 
 /// Kubernetes' default grace period.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -35,6 +35,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
             serving: None,
             listeners: None,
             probed: None,
+            group: GroupSignal::Unknown,
         });
     };
     let mut containers = Vec::with_capacity(listed.len());
@@ -69,6 +70,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
         serving: None,
         listeners: None,
         probed: None,
+        group: GroupSignal::Unknown,
     })
 }
 

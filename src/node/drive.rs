@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::status::Status;
+use crate::cluster::groups::GroupRestarts;
 use crate::cluster::slices::PodSlices;
 use crate::failure::Class;
 use crate::node::Node;
@@ -30,7 +31,7 @@ use crate::operation::next::{Next, Waiting, next, unseen};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::report;
-use crate::operation::snapshot::Snapshot;
+use crate::operation::snapshot::{GroupSignal, Snapshot};
 use crate::operation::state::{Operation, Target};
 use crate::process::backoff::Backoff;
 use crate::process::{clock, fault};
@@ -94,6 +95,7 @@ pub(super) async fn drive(
     let mut hooks = HookSession::new(node, &operation);
     let mut journal = JournalWriter::new(node.journal.clone());
     let (mut control, mut slices, mut reread) = (control, None, Reread::default());
+    let mut groups = node.groups.clone().filter(|_| operation.group.is_some());
     let mut backoff = BACKOFF;
     let mut watch = clock::Watch::begin();
     let mut lost = operation.unsupervised.then(LostTime::begin);
@@ -110,7 +112,8 @@ pub(super) async fn drive(
             Ok(snapshot) => {
                 let proof = Box::pin(prove(node, &operation, snapshot, &mut control));
                 let Some(snapshot) = proof.await else { continue };
-                Snapshot { serving: listen(node, &operation, &mut slices), ..snapshot }
+                let group = signal(node, &operation);
+                Snapshot { serving: listen(node, &operation, &mut slices), group, ..snapshot }
             }
             Err(why) => {
                 if let Some(outcome) = unseen(&operation, clock::now(), &why) {
@@ -122,7 +125,7 @@ pub(super) async fn drive(
                     return None;
                 }
                 release_permit(node, &operation);
-                rest(&mut control, &mut hooks, &mut journal, backoff.pause()).await;
+                rest(&mut control, &mut hooks, &mut journal, &mut groups, backoff.pause()).await;
                 continue;
             }
         };
@@ -182,7 +185,7 @@ pub(super) async fn drive(
                 }
                 release_permit(node, &operation);
                 let pause = clock::until(waiting.until).min(MAX_PAUSE);
-                rest(&mut control, &mut hooks, &mut journal, pause).await;
+                rest(&mut control, &mut hooks, &mut journal, &mut groups, pause).await;
             }
             Next::Done(outcome) => break outcome,
             Next::Note(_) => {}
@@ -263,10 +266,13 @@ fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
     free || !touches || node.permit.is_held()
 }
 
-/// Returns the permit while no container is touched, and while the operation waits for a hook. The permit is
+/// Returns the permit while no container is touched, and while the operation waits for a hook or for the other pods of a
+/// group. The permit is
 /// retained while a fence runs: nothing else would manage the pod during the wait for another permit.
 fn release_permit(node: &Node, operation: &Operation) {
-    if (!operation.touched() && !operation.is_fenced_ahead()) || operation.awaited_hook().is_some() {
+    let waits_for_group = operation.group.as_ref().is_some_and(|group| group.stopped_at.is_some());
+    let waits = waits_for_group || operation.awaited_hook().is_some();
+    if (!operation.touched() && !operation.is_fenced_ahead()) || waits {
         node.permit.give_back();
     }
 }
@@ -332,6 +338,12 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
     slices.get_or_insert_with(|| pods.slices(&operation.pod)).serving()
 }
 
+/// What is known about the group restart that the operation is part of.
+fn signal(node: &Node, operation: &Operation) -> GroupSignal {
+    let groups = node.groups.as_ref().zip(operation.group.as_ref());
+    groups.map_or(GroupSignal::Unknown, |(groups, group)| groups.signal(&group.task.rollout))
+}
+
 /// Adds what proves a standby to `snapshot`; `None` after a shutdown or withdrawal signal. Boxed by the caller: few operations
 /// have a standby, and every one would hold the space.
 async fn prove(
@@ -368,7 +380,14 @@ fn settle(
         match next(operation, snapshot, clock::now()) {
             Next::Note(note) if !confirmed && is_doubted(&note) => return None,
             Next::Note(note) => {
-                let report = matches!(note, Note::Step(_) | Note::RollBack(_) | Note::Reached(..));
+                let report = matches!(
+                    note,
+                    Note::Step(_)
+                        | Note::RollBack(_)
+                        | Note::Reached(..)
+                        | Note::Prepared(_)
+                        | Note::AtBarrier(_)
+                );
                 operation.note(note);
                 if report {
                     observer(OperationEvent::Status(&report::status(operation)));
@@ -508,16 +527,24 @@ fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
     !cleans_up && !matches!(next, Next::Done(_)) && operation.targets.iter().all(serves)
 }
 
-/// Waits for `pause`, a hook result, or the first shutdown or withdrawal signal.
+/// Waits for `pause`, a hook result, a change of a group restart, or the first shutdown or withdrawal signal.
 async fn rest(
     control: &mut ControlHandle,
     hooks: &mut HookSession,
     journal: &mut JournalWriter,
+    groups: &mut Option<GroupRestarts>,
     pause: Duration,
 ) {
     let ending = control.shutdown.is_cancelled();
+    let group_changed = async {
+        match groups {
+            Some(groups) => groups.changed().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         () = sleep(pause) => {}
+        () = group_changed => {}
         () = journal.catch_up() => {}
         () = hooks.updates() => {}
         () = reported(control), if !ending => {}

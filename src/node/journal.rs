@@ -472,6 +472,7 @@ mod tests {
             message: String::new(),
             started_at: None,
             finished_at: None,
+            group: None,
             containers: Vec::new(),
         }
     }

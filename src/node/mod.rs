@@ -8,9 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::api::annotation;
+use crate::api::group::GroupTask;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{Order, Request};
 use crate::api::status::{Phase, Status};
+use crate::cluster::groups::GroupRestarts;
 use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
 use crate::cri::convert;
@@ -23,6 +25,7 @@ use crate::node::journal::{Entry, File, Journal, JournalError, PodLock};
 use crate::node::permit::Permit;
 use crate::node::pulls::Pulls;
 use crate::operation::effect::EffectError;
+use crate::operation::group::GroupMembership;
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{self, Refusal, Situation, Source};
 use crate::operation::snapshot::{Origin, Snapshot, State};
@@ -79,6 +82,10 @@ pub struct Node {
     /// The terminal status that was published for the pod, if there is one: an operation that has ended is not
     /// continued, whatever the journal holds.
     pub answered: Option<Status>,
+    /// The group restart that the request is part of.
+    pub group: Option<GroupTask>,
+    /// The group restarts in progress; `None` without an API server.
+    pub groups: Option<GroupRestarts>,
     /// How long the request has waited before it could begin. This time counts towards its deadline.
     pub waited: Duration,
 }
@@ -154,14 +161,23 @@ impl Node {
             holder,
             hooks,
             answered: None,
+            group: None,
+            groups: None,
             waited: Duration::ZERO,
         })
     }
 
     /// The same node beside a kubelet, with the API server's view of its pods.
     #[must_use]
-    pub fn with_cluster(mut self, pods: NodePods, holder: Holder, allow_pull_secrets: bool) -> Self {
+    pub fn with_cluster(
+        mut self,
+        pods: NodePods,
+        groups: GroupRestarts,
+        holder: Holder,
+        allow_pull_secrets: bool,
+    ) -> Self {
         self.cluster = Some(pods);
+        self.groups = Some(groups);
         self.holder = Some(holder);
         self.allow_pull_secrets = allow_pull_secrets;
         self
@@ -225,7 +241,13 @@ impl Node {
     async fn planned(&self, pod: &PodRef, request: Request) -> Result<Plan, Error> {
         let situation = self.situation(pod, &request).await?;
         match preflight::admit(request, &situation) {
-            Ok(admitted) => Ok(Plan::of(admitted)),
+            Ok(admitted) => {
+                let plan = Plan::of(admitted);
+                if self.group.as_ref().is_some_and(|group| group.barrier) {
+                    plan.check_for_barrier()?;
+                }
+                Ok(plan)
+            }
             Err(refusal) => Err(refusal.into()),
         }
     }
@@ -270,6 +292,7 @@ impl Node {
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.planned(pod, request).await?;
         let mut operation = plan.begin(clock::now());
+        operation.group = self.group.clone().map(GroupMembership::new);
         operation.spend(self.waited);
         entry.open = Some(operation);
         Box::pin(drive::drive(self, entry, control, observer)).await.ok_or(Error::Interrupted)
@@ -364,7 +387,8 @@ impl Node {
             }
             _ => None,
         };
-        Ok(Situation { snapshot, runtime, sources, hashes, hooks, memory, now: clock::now() })
+        let in_group = self.group.is_some();
+        Ok(Situation { snapshot, runtime, sources, hashes, hooks, memory, in_group, now: clock::now() })
     }
 
     /// Reads the running container `name`, or the last one of that name, as the source of a clone.

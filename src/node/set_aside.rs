@@ -84,6 +84,7 @@ impl Node {
             message,
             started_at: None,
             finished_at: Some(clock::now()),
+            group: None,
             containers: Vec::new(),
         };
         self.end_aside(entry, status, control, observer).await

@@ -15,8 +15,8 @@ use crate::operation::plan::Plan;
 use crate::operation::port::{Listeners, Port};
 use crate::operation::preflight::{Admitted, Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
 use crate::operation::snapshot::{
-    Container, Declared, DeclaredContainer, Gate, Owner, Probed, PullPolicy, RestartPolicy, Sandbox,
-    Snapshot, State,
+    Container, Declared, DeclaredContainer, Gate, GroupSignal, Owner, Probed, PullPolicy, RestartPolicy,
+    Sandbox, Snapshot, State,
 };
 use crate::operation::spec_hash;
 use crate::operation::standby::{counts_sockets, due_probe};
@@ -67,6 +67,7 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
         serving: None,
         listeners: None,
         probed: None,
+        group: GroupSignal::Unknown,
     }
 }
 
@@ -158,6 +159,7 @@ pub(super) fn situation(snapshot: Snapshot) -> Situation {
         hashes: Hashes::new(),
         hooks: Hooks::default(),
         memory: None,
+        in_group: false,
         now: at(0),
         sources: ["app", "side"].map(|name| (name.to_owned(), source())).into(),
     }

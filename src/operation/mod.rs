@@ -14,6 +14,7 @@ pub mod engine;
 pub mod fence;
 #[cfg(test)]
 mod fixtures;
+pub mod group;
 pub mod hook;
 pub mod last_failure;
 pub mod memory;
@@ -25,6 +26,7 @@ pub mod port;
 pub mod preflight;
 mod probe;
 pub mod replace;
+mod replacement;
 pub mod report;
 mod respec;
 mod rollback;

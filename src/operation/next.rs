@@ -12,6 +12,7 @@ pub use crate::operation::decision::{Next, Waiting};
 use crate::operation::drain::{close, unconfirmed};
 use crate::operation::effect::{Effect, Verb};
 use crate::operation::end::end;
+use crate::operation::group;
 use crate::operation::hook::{Moment, Passage, pass};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
@@ -143,6 +144,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if let Some(failure) = overruled(operation.targets.iter(), snapshot) {
         return fail(operation, failure);
     }
+    let mut is_held = false;
     for target in &operation.targets {
         if let Some(note) = stopped_by_kubelet(operation, target, snapshot) {
             return Next::Note(note);
@@ -166,11 +168,19 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         if let Some(next) = enter(operation, Step::Swap) {
             return next;
         }
+        if target.engine != Engine::Recreate && !group::may_stop(operation, snapshot) {
+            is_held = true;
+            continue;
+        }
         match replace(operation, target, snapshot, now) {
             Progress::Next(next) => return within(operation, next, now, operation.forward_until(), "Swap"),
+            Progress::Held => is_held = true,
             Progress::Failed(failure) => return fail(operation, failure),
             Progress::Running(instance) => return Next::Note(Note::reached(target, instance, snapshot, now)),
         }
+    }
+    if is_held {
+        return group::wait(operation, snapshot, now);
     }
     if !matches!(operation.step, Step::PostHook | Step::Ready)
         && let Some(next) = enter(operation, Step::Verify)

@@ -6,10 +6,11 @@ use jiff::Timestamp;
 use crate::api::status::{ContainerInstance, Step};
 use crate::operation::effect::Verb;
 use crate::operation::outcome::{Failure, Outcome};
+use crate::operation::replacement::Replacement;
 use crate::operation::snapshot::{Container, Snapshot};
 use crate::operation::standby;
 use crate::operation::startup;
-use crate::operation::state::{Operation, Reached, Replacement, Target};
+use crate::operation::state::{Operation, Reached, Target};
 
 /// A decision that changes only the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,10 @@ pub enum Note {
     Drained(Timestamp),
     /// Nothing sends the pod traffic any more; `None` when that is no longer true.
     Confirmed(Option<Timestamp>),
+    /// All containers are prepared, and wait for the other pods of the group.
+    Prepared(Timestamp),
+    /// All containers have stopped, and wait for the other pods of the group.
+    AtBarrier(Timestamp),
     /// The instance that is to be replaced has ended.
     Stopped(String, Timestamp),
     /// The kubelet created an instance of its own, or stopped the one that this program created. The replacement
@@ -110,6 +115,8 @@ impl Operation {
             Note::Step(step) => self.step = step,
             Note::Drained(at) => self.drain.iter_mut().for_each(|drain| drain.left_at = Some(at)),
             Note::Confirmed(at) => self.drain.iter_mut().for_each(|drain| drain.confirmed_at = at),
+            Note::Prepared(at) => self.group.iter_mut().for_each(|group| group.prepared_at = Some(at)),
+            Note::AtBarrier(at) => self.group.iter_mut().for_each(|group| group.stopped_at = Some(at)),
             Note::Stopped(name, at) => {
                 if let Some(target) = self.target_mut(&name) {
                     target.stopped_at = Some(at);

@@ -40,6 +40,8 @@ pub struct Situation {
     pub hooks: Hooks,
     /// The memory that is in use; `None` if it was not observed.
     pub memory: Option<Memory>,
+    /// True for a group restart: a container that has ended is started together with the others.
+    pub in_group: bool,
     /// The current time.
     pub now: Timestamp,
 }
@@ -256,6 +258,19 @@ pub enum Refusal {
         /// How long the kubelet may delay it.
         seconds: u64,
     },
+    /// The container cannot wait for the other pods of a group restart.
+    #[error(
+        "container {name} of pod {pod} cannot wait at the barrier of a group restart: {why}. Set together.barrier: false, \
+         or leave the container out"
+    )]
+    CannotWait {
+        /// The pod that was requested.
+        pod: Box<PodRef>,
+        /// The name in the request.
+        name: String,
+        /// Why the container cannot wait.
+        why: String,
+    },
     /// No standby can run beside the container.
     #[error(
         "container {name} of pod {pod} cannot be started before the old one is stopped (order StartFirst): {why}. \
@@ -338,6 +353,7 @@ impl Refusal {
             Self::NoEngine { .. } => "NoEngine",
             Self::BackOff { .. } => "BackOff",
             Self::CannotStartFirst { .. } => "CannotStartFirst",
+            Self::CannotWait { .. } => "CannotWait",
             Self::RuntimeUnsupported(_) => "RuntimeUnsupported",
             Self::NotCloneable { .. } => "NotCloneable",
             Self::ImageMissing { .. } => "ImageMissing",
@@ -407,7 +423,8 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     let hooks = hooks(&request, &sandbox.pod, &situation.hooks)?;
     let mut targets = Vec::with_capacity(request.containers.len());
     for target in &request.containers {
-        let container = replaceable(snapshot, sandbox, &target.name, target.image.is_some())?;
+        let container =
+            replaceable(snapshot, sandbox, &target.name, target.image.is_some() || situation.in_group)?;
         let facts = Facts {
             pod: &sandbox.pod,
             owner: sandbox.owner,
@@ -496,13 +513,13 @@ fn next_attempt(snapshot: &Snapshot, name: &str) -> u32 {
     snapshot.instances(name).iter().map(|instance| instance.attempt).max().unwrap_or(0).saturating_add(1)
 }
 
-/// The instance of `name` that is to be replaced: the running one, or, when a kubelet tries to start it and is to use
-/// another image, the last one.
+/// The instance of `name` that is to be replaced: the running one, or, when it may be `down` and a kubelet tries to start
+/// it, the last one.
 fn replaceable<'a>(
     snapshot: &'a Snapshot,
     sandbox: &Sandbox,
     name: &str,
-    swap: bool,
+    down: bool,
 ) -> Result<&'a Container, Refusal> {
     let pod = || Box::new(sandbox.pod.clone());
     let instances = snapshot.instances(name);
@@ -518,7 +535,7 @@ fn replaceable<'a>(
     let running: Vec<_> = instances.iter().filter(|instance| instance.state == State::Running).collect();
     match running.as_slice() {
         // Created: the kubelet is about to start it again.
-        [] if swap && snapshot.declared.is_some() && newest.state != State::Unknown => Ok(newest),
+        [] if down && snapshot.declared.is_some() && newest.state != State::Unknown => Ok(newest),
         [] => {
             let state = match newest.state {
                 State::Exited => format!("exited with code {}", newest.exit_code),

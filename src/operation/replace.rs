@@ -27,12 +27,14 @@ use crate::api::status::{Action, Engine};
 use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
 use crate::operation::fence::{REQUEUE, fence_again, held_shortly, unfence};
+use crate::operation::group;
 use crate::operation::last_failure::LastFailure;
 use crate::operation::note::{Note, Overtaking};
 use crate::operation::outcome::Failure;
+use crate::operation::replacement::Replacement;
 use crate::operation::respec::{self, respec, stop_and_wait};
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::state::{MIN_STOP_SECONDS, Operation, Replacement, Target, is_over, later};
+use crate::operation::state::{MIN_STOP_SECONDS, Operation, Target, is_over, later};
 
 /// How long a created container of another program may wait for that program to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
@@ -50,6 +52,8 @@ const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 pub(super) enum Progress<'a> {
     /// There is something to do or to wait for.
     Next(Next),
+    /// The container waits for the other pods of the group.
+    Held,
     /// The new instance runs as the only one, and no fence is left that could be removed by now.
     Running(&'a Container),
     /// The replacement failed.
@@ -166,6 +170,9 @@ pub(super) fn make<'a>(
             return Progress::Failed(Failure::Create { container: container(), message });
         }
     }
+    if !group::may_stop(operation, snapshot) {
+        return Progress::Held;
+    }
     let running = snapshot.running(name);
     if running.len() > 1 {
         return Progress::Failed(Failure::Duplicate { container: container(), count: running.len() });
@@ -273,6 +280,9 @@ pub(super) fn settle<'a>(
             }
             if ours && let Some(effect) = fence_again(operation, target, snapshot, new) {
                 return do_(effect);
+            }
+            if ours && !group::may_start(operation, snapshot, now) {
+                return Progress::Held;
             }
             do_(Effect::Start { container: container(), id: new.id.clone() })
         }

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 
 use crate::api::request::Request;
 use crate::api::status::{Action, ContainerReport, Phase, Status};
+use crate::operation::group::GroupMembership;
 use crate::operation::outcome::{Outcome, Withdrawal};
 use crate::operation::preflight::Refusal;
 use crate::operation::state::{Operation, Target};
@@ -20,6 +21,7 @@ pub fn status(operation: &Operation) -> Status {
         message: message(operation),
         started_at: Some(operation.begun_at),
         finished_at: operation.finished_at,
+        group: operation.group.as_ref().map(GroupMembership::progress),
         containers: operation.targets.iter().map(container).collect(),
     }
 }
@@ -55,6 +57,7 @@ fn waiting(id: &str, message: String) -> Status {
         message,
         started_at: None,
         finished_at: None,
+        group: None,
         containers: Vec::new(),
     }
 }

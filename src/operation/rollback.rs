@@ -7,14 +7,16 @@ use crate::api::status::Action;
 use crate::operation::decision::{Next, overdue};
 use crate::operation::effect::{Leftover, remove};
 use crate::operation::end::never_started;
+use crate::operation::group;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::probe::stopped_by_kubelet;
 use crate::operation::replace::{Progress, foreign_start, replace};
+use crate::operation::replacement::Replacement;
 use crate::operation::respec::overruled;
 use crate::operation::snapshot::{Snapshot, State};
 use crate::operation::standby;
-use crate::operation::state::{Operation, Replacement, Target};
+use crate::operation::state::{Operation, Target};
 use crate::operation::verify::{Verdict, verify};
 
 /// The next step of the rollback: every touched container, last one first, once. A container that was to be restarted
@@ -52,6 +54,7 @@ pub(super) fn rollback(
         } else {
             match replace(operation, target, snapshot, now) {
                 Progress::Next(next) => next,
+                Progress::Held => return group::wait(operation, snapshot, now),
                 Progress::Failed(then) => return give_up(then),
                 Progress::Running(instance) => {
                     return Next::Note(Note::reached(target, instance, snapshot, now));

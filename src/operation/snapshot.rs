@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::api::annotation;
+use crate::api::group::GroupPhase;
 use crate::api::pod_ref::PodRef;
 use crate::api::status::ContainerInstance;
 use crate::operation::port::{Listeners, Port};
@@ -32,6 +33,20 @@ pub struct Snapshot {
     pub listeners: Option<Listeners>,
     /// The readiness probe that was run in a standby for this snapshot; `None` when none was run.
     pub probed: Option<Probed>,
+    /// What is known about the group restart that the operation is part of.
+    pub group: GroupSignal,
+}
+
+/// What an agent knows about a group restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupSignal {
+    /// Nothing: there is none, or the API server cannot be reached.
+    #[default]
+    Unknown,
+    /// It has ended, or its rollout was deleted.
+    Over,
+    /// It is in progress.
+    Phase(GroupPhase),
 }
 
 /// Where a pod comes from, according to the API server. Not proof by itself: users can write

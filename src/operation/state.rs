@@ -17,9 +17,11 @@ use crate::failure::Class;
 use crate::operation::drain::Drain;
 use crate::operation::effect::{Effect, EffectError, EffectOutput, ImageChoice, Leftover, Verb};
 use crate::operation::engine::{Choice, SpecChange};
+use crate::operation::group::GroupMembership;
 use crate::operation::hook::Hook;
 use crate::operation::last_failure::LastFailure;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
+use crate::operation::replacement::Replacement;
 use crate::operation::snapshot::{Container, Snapshot};
 use crate::operation::standby::Standby;
 use crate::operation::startup::Startup;
@@ -69,6 +71,9 @@ pub struct Operation {
     /// The hook that must pass before the pod receives traffic again.
     #[serde(default)]
     pub post_hook: Option<Hook>,
+    /// The group restart that the operation is part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupMembership>,
     /// Set when the operation was asked to end before it touches anything.
     pub withdrawn: Option<Withdrawal>,
     /// Set when the operation rolls back; holds the failure that caused it.
@@ -143,57 +148,6 @@ pub struct Target {
     pub back: Option<Replacement>,
     /// The new instance, once it was observed running.
     pub reached: Option<Reached>,
-}
-
-/// The replacement of one container instance by another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replacement {
-    /// The ID of the instance to stop.
-    pub replaces: String,
-    /// The attempt number of the new instance.
-    pub attempt: u32,
-    /// When the preStop handler was begun. It is never begun twice.
-    pub pre_stop_at: Option<Timestamp>,
-    /// How often the runtime refused to start the new instance.
-    #[serde(default)]
-    pub refused_starts: u32,
-    /// True once a fence was requested before the change of the pod's spec. This is tried once, because the change
-    /// also works without a fence.
-    #[serde(default)]
-    pub fence_tried: bool,
-    /// When the pod's spec was changed for this replacement.
-    #[serde(default)]
-    pub respec_at: Option<Timestamp>,
-    /// How many instances created for this replacement were stopped by a kubelet that had not read the spec change yet.
-    #[serde(default)]
-    pub cut_shorts: u32,
-    /// True once the kubelet has reported the new instance as created and not started.
-    #[serde(default)]
-    pub reported_unstarted: bool,
-    /// How many instances created for this replacement were stopped by a kubelet because a probe was due before their start.
-    #[serde(default)]
-    pub ended_by_probe: u32,
-    /// How many spec changes were sent and got no response so far. Each may have been applied, or may still be.
-    #[serde(default)]
-    pub unanswered: u32,
-}
-
-impl Replacement {
-    /// A replacement that has not begun.
-    pub(super) fn of(replaces: String, attempt: u32) -> Self {
-        Self {
-            replaces,
-            attempt,
-            pre_stop_at: None,
-            refused_starts: 0,
-            fence_tried: false,
-            respec_at: None,
-            unanswered: 0,
-            cut_shorts: 0,
-            reported_unstarted: false,
-            ended_by_probe: 0,
-        }
-    }
 }
 
 /// A new container instance that was observed running.
@@ -307,6 +261,7 @@ impl Operation {
             drain,
             pre_hook: None,
             post_hook: None,
+            group: None,
             withdrawn: None,
             rollback_cause: None,
             ending: None,
@@ -550,6 +505,7 @@ impl Operation {
             let times = [&mut drain.closed_at, &mut drain.left_at, &mut drain.confirmed_at];
             times.into_iter().flatten().for_each(moved);
         }
+        self.group.iter_mut().for_each(|group| group.shift(by));
         self.last_failure.iter_mut().for_each(|last_failure| moved(&mut last_failure.at));
         for target in &mut self.targets {
             [&mut target.pulled_at, &mut target.stopped_at].into_iter().flatten().for_each(moved);

@@ -12,8 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;
 
+use crate::api::selector::Matcher;
 use crate::podtask::pod::{Pod, PodPhase};
-use crate::podtask::selector::Matcher;
 use crate::podtask::time::later;
 
 /// Age at which an entry is renewed; the disruption controller removes it after two minutes.

@@ -19,7 +19,6 @@ pub mod node_load;
 pub mod pod;
 pub mod prefetch;
 pub mod priority;
-pub mod selector;
 pub mod start_first;
 pub mod state;
 pub mod task;

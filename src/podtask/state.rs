@@ -220,6 +220,7 @@ mod tests {
             message: "m".into(),
             started_at: None,
             finished_at: None,
+            group: None,
             containers: Vec::new(),
         }
     }

@@ -5,13 +5,14 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::api::group::Strategy;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, RolloutTarget};
-use crate::api::request::{InvalidRequest, Order, RequestedEngine, is_dns_subdomain};
+use crate::api::request::{Drain, InvalidRequest, Order, RequestedEngine, is_dns_subdomain};
+use crate::api::rollout_request::request;
 use crate::api::workload::UpdateFailurePolicy;
 use crate::api::workload_kind::{KINDS, Kind};
 use crate::podtask::amount::Amount;
 use crate::podtask::priority;
-use crate::rollout::desired::request;
 
 /// All problems of a rollout, and of the change from `old` to it.
 pub fn rollout(old: Option<&InPlaceRollout>, new: &InPlaceRollout) -> Vec<String> {
@@ -53,8 +54,9 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
     }
     problems.extend(start_first(spec));
     problems.extend(abort(spec));
+    problems.extend(together(spec));
     // The id is the uid of an object that may not have one yet.
-    match request("x", spec).check() {
+    match request("x", "x", spec).check() {
         Ok(()) => {}
         Err(InvalidRequest::Value { field, problem }) if field.starts_with("containers") => {
             problems.push(format!("spec.{field}: {problem}"));
@@ -86,6 +88,35 @@ fn abort(spec: &InPlaceRolloutSpec) -> Option<String> {
         "spec.onFailure: a restart leaves nothing that Abort could take back: give a container an image, or use Pause"
             .to_owned()
     })
+}
+
+/// What a group restart does not do.
+fn together(spec: &InPlaceRolloutSpec) -> Vec<String> {
+    if spec.strategy != Strategy::Together {
+        let unused = "it has no effect with the strategy Rolling: remove it, or set strategy: Together";
+        return spec.together.iter().map(|_| format!("spec.together: {unused}")).collect();
+    }
+    let (terms, pod) = (spec.together.unwrap_or_default(), &spec.pod);
+    let swaps = spec.containers.iter().any(|container| container.image.is_some());
+    let all_at_once = "all pods are restarted at once";
+    [
+        (
+            terms.barrier && swaps,
+            "together.barrier: the kubelet starts a container with a new image, and does not wait for other pods: set it to false",
+        ),
+        (!(1..=3600).contains(&terms.prepare_timeout_seconds), "together.prepareTimeoutSeconds: it is not in 1..3600"),
+        (!(1..=600).contains(&terms.barrier_timeout_seconds), "together.barrierTimeoutSeconds: it is not in 1..600"),
+        (spec.on_failure == UpdateFailurePolicy::Abort, "onFailure: a group restart has no way back: use Pause"),
+        (pod.each_ready, "pod.eachReady: the containers of a group restart do not wait until the ones before are Ready: remove it"),
+        (pod.order == Order::StartFirst, "pod.order: a group restart stops all containers first: use StopFirst"),
+    ]
+    .into_iter()
+    .filter(|(is_wrong, _)| *is_wrong)
+    .map(|(_, problem)| format!("spec.{problem}"))
+    .chain((pod.grace_period_seconds > 0 || pod.drain != Drain::default()).then(|| {
+        format!("spec.pod.gracePeriodSeconds, spec.pod.drain: {all_at_once}, so that no pod is left to take the traffic: remove them")
+    }))
+    .collect()
 }
 
 fn target(target: &RolloutTarget) -> Vec<String> {
@@ -167,6 +198,8 @@ fn changed(old: &InPlaceRolloutSpec, new: &InPlaceRolloutSpec) -> Vec<String> {
     [
         ("target", old.target == new.target),
         ("containers", old.containers == new.containers),
+        ("strategy", old.strategy == new.strategy),
+        ("together", old.together == new.together),
         ("prefetch", old.prefetch == new.prefetch),
         ("allowTemplateDrift", old.allow_template_drift == new.allow_template_drift),
         ("priority", old.priority == new.priority),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation;
+use crate::api::group::Strategy;
 use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutPhase};
 use crate::api::request::{Order, PreHookPhase, Request};
 use crate::podtask::budget::Budget;
@@ -27,6 +28,7 @@ use crate::rollout::record::PodRecord;
 use crate::rollout::report;
 use crate::rollout::stop_reason::{self, StopReason, stop_reason};
 use crate::rollout::target::TargetState;
+use crate::rollout::together;
 use crate::rollout::view::{PodView, State};
 
 /// How long after its creation a rollout waits for a target that does not exist.
@@ -62,6 +64,8 @@ pub struct Decision {
     pub writes: Vec<Write>,
     /// `PodDisruptionBudget` claims to renew: pairs of the name of a budget and the name of a pod.
     pub renewals: Vec<(String, String)>,
+    /// True when the rollout gets the label with which agents watch it, before the status is written.
+    pub labels: bool,
     /// The status to write after that.
     pub status: InPlaceRolloutStatus,
     /// The events to record once the status is written.
@@ -119,6 +123,9 @@ pub fn decide(rollout: &Rollout, mut input: RolloutInput<'_>) -> Decision {
     let missing = input.target.missing(rollout, &input.pods, input.now);
     input.pods.retain(|pod| pod.base.is_active() && input.target.has(rollout, pod));
     let Some(started) = before.started_at else { return begin(rollout, &input) };
+    if rollout.spec.strategy == Strategy::Together {
+        return together::reconcile(rollout, &input, started);
+    }
     carry_on(rollout, input, started, missing)
 }
 

@@ -2,13 +2,12 @@
 
 use jiff::Timestamp;
 
-use crate::api::in_place_rollout::{
-    InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, PodTerms, RolloutContainer, RolloutPhase,
-};
-use crate::api::request::{ContainerRequest, HookArg, HookRef, Order, PreHookPhase, Request};
-use crate::api::workload::WorkloadHook;
+use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, RolloutPhase};
+use crate::api::request::{Order, Request};
+use crate::api::rollout_request::request;
+use crate::api::selector;
 use crate::podtask::pod::Pod;
-use crate::podtask::{selector, start_first};
+use crate::podtask::start_first;
 
 /// A rollout.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,11 +96,7 @@ impl Rollout {
 
     /// The request for each pod.
     pub fn request(&self) -> Request {
-        let mut request = request(&self.uid, &self.spec);
-        if request.reason.is_empty() {
-            request.reason = format!("InPlaceRollout {}", self.name);
-        }
-        request
+        request(&self.uid, &self.name, &self.spec)
     }
 
     /// True once the rollout takes its pods back.
@@ -125,50 +120,4 @@ impl Rollout {
     pub fn only_swaps(&self) -> bool {
         self.spec.containers.iter().all(|one| one.image.is_some())
     }
-}
-
-/// The request for a spec. Admission rejects numbers out of range; here they become 0.
-pub fn request(id: &str, spec: &InPlaceRolloutSpec) -> Request {
-    // Both sides are written out: a field that is new on one of them and not here does not compile.
-    let PodTerms {
-        each_ready,
-        grace_period_seconds,
-        drain,
-        pre_hook,
-        post_hook,
-        min_ready_seconds,
-        ready_timeout_seconds,
-        deadline_seconds,
-        on_failure,
-        engine,
-        order,
-        reason,
-    } = spec.pod.clone();
-    let target =
-        |one: &RolloutContainer| ContainerRequest { name: one.name.clone(), image: one.image.clone() };
-    let seconds = |value: i32| u32::try_from(value).unwrap_or(0);
-    Request {
-        id: id.to_owned(),
-        containers: spec.containers.iter().map(target).collect(),
-        each_ready,
-        grace_period_seconds: seconds(grace_period_seconds),
-        drain,
-        pre_hook: pre_hook.as_ref().map(|pre| hook(&pre.hook, pre.phase)),
-        post_hook: post_hook.as_ref().map(|post| hook(post, PreHookPhase::Start)),
-        min_ready_seconds: seconds(min_ready_seconds),
-        ready_timeout_seconds: seconds(ready_timeout_seconds),
-        deadline_seconds: seconds(deadline_seconds),
-        on_failure,
-        engine,
-        order,
-        reason,
-    }
-}
-
-fn hook(hook: &WorkloadHook, phase: PreHookPhase) -> HookRef {
-    let given = hook
-        .args
-        .iter()
-        .filter_map(|arg| Some(HookArg { name: arg.name.clone(), value: arg.value.clone()? }));
-    HookRef { template_name: hook.template_name.clone(), args: given.collect(), phase }
 }

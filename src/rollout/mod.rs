@@ -37,6 +37,7 @@ pub mod record;
 mod report;
 mod stop_reason;
 pub mod target;
+mod together;
 mod view;
 
 #[cfg(test)]

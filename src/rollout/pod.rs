@@ -24,6 +24,8 @@ pub struct Pod {
     pub images: BTreeMap<String, String>,
     /// True when the pod is about to be evicted.
     pub evicted: bool,
+    /// The number of the last group restart of the pod; 0 without one.
+    pub epoch: i64,
     /// The images that the agent is to pull in advance for a rollout, as the annotation names them.
     pub prefetch: Option<String>,
 }
@@ -43,6 +45,7 @@ impl Pod {
             owner: owners.clone().find(|owner| owner.controller == Some(true)).cloned(),
             record: annotation(annotation::ROLLOUT).and_then(|text| serde_json::from_str(text).ok()),
             prefetch: annotation(annotation::ROLLOUT_PREFETCH).cloned(),
+            epoch: annotation(annotation::GROUP_EPOCH).and_then(|text| text.parse().ok()).unwrap_or_default(),
             worked_on: label(annotation::ROLLOUT_UID),
             images: containers.map(|one| (one.name.clone(), one.image.clone().unwrap_or_default())).collect(),
             evicted: conditions

@@ -17,6 +17,7 @@ mod abort;
 mod places;
 mod prefetch;
 mod start_first;
+mod together;
 
 fn reconcile(more: &Value, pods: &[Value], budgets: &[Disruption], now: i64) -> Decision {
     let pods: Vec<Pod> = pods.iter().map(read).collect();

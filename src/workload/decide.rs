@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use crate::api::kstatus;
+use crate::api::selector;
 use crate::api::workload::CanaryStatus;
 use crate::podtask::amount::Amount;
-use crate::podtask::selector;
 use crate::podtask::task::Purpose;
 use crate::podtask::time::later;
 use crate::podtask::write::Event;

@@ -148,6 +148,7 @@ pub(crate) fn answer(id: &str, phase: Phase, step: Option<Step>) -> Status {
         message: "as it is".to_owned(),
         started_at: None,
         finished_at: None,
+        group: None,
         containers: Vec::new(),
     }
 }

@@ -16,10 +16,10 @@ use crate::api::game_stateful_set::{
 use crate::api::pod_template::{ClaimTemplate, PodTemplate};
 use crate::api::priority::PriorityKey;
 use crate::api::request::Order;
+use crate::api::selector::Matcher;
 use crate::api::workload::{Canary, ContainerOrder, HookStrategy, UpdateFailurePolicy, WorkloadHook};
 use crate::api::workload_key;
 use crate::podtask::amount::{Amount, Bounds};
-use crate::podtask::selector::Matcher;
 
 /// The spec of a workload.
 #[derive(Clone, Debug, PartialEq)]

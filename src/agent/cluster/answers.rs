@@ -22,10 +22,12 @@ use crate::api::request::Request;
 use crate::api::status::Status;
 use crate::cluster::error::Error;
 use crate::cluster::event::ObjectEvent;
+use crate::cluster::groups::GroupRestarts;
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::failure::Class;
 use crate::operation::effect::Verb;
+use crate::operation::snapshot::GroupSignal;
 use crate::process::backoff::Backoff;
 use crate::process::clock;
 use crate::process::log::chain;
@@ -47,6 +49,7 @@ pub(in crate::agent) struct Answers(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     pods: NodePods,
+    groups: GroupRestarts,
     writes: Writes,
     permits: Arc<Semaphore>,
     /// Cancelled once the statuses on the pods have been compared with the journal. Nothing is written before that.
@@ -71,9 +74,10 @@ struct PodAnswers {
 }
 
 impl Answers {
-    pub(in crate::agent) fn new(pods: NodePods, writes: Writes) -> Self {
+    pub(in crate::agent) fn new(pods: NodePods, groups: GroupRestarts, writes: Writes) -> Self {
         Self(Arc::new(Shared {
             pods,
+            groups,
             writes,
             permits: Arc::new(Semaphore::new(MAX_WRITES)),
             open: CancellationToken::new(),
@@ -170,7 +174,8 @@ impl StatusSink for Answers {
         let cached = key.pod().and_then(|pod| self.0.pods.get(&pod));
         let asks = |pod: &Pod| requested(pod).is_some_and(|requested| requested == id);
         let reports = |pod: &Pod| pod.status().is_some_and(|status| status.id == id);
-        Some(cached.is_some_and(|pod| asks(&pod) || reports(&pod)))
+        let in_group = matches!(self.0.groups.signal(id), GroupSignal::Phase(_));
+        Some(cached.is_some_and(|pod| in_group || asks(&pod) || reports(&pod)))
     }
 
     fn recall(&self, pod: &PodRef, last: Status) {

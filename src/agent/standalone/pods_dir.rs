@@ -170,7 +170,10 @@ impl PodsDir {
                     scan.problems.insert(file.clone(), problem);
                     continue;
                 }
-                scan.requests.insert(key, PodRequest { uid: pods_file.uid.clone(), held: false, request });
+                scan.requests.insert(
+                    key,
+                    PodRequest { uid: pods_file.uid.clone(), held: false, group: None, request },
+                );
             }
         }
         scan

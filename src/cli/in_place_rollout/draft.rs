@@ -77,9 +77,12 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
         .containers
         .iter()
         .map(|target| RolloutContainer { name: target.name.clone(), image: target.image.clone() });
+    let (strategy, together) = flags.strategy();
     let spec = InPlaceRolloutSpec {
         target: whose.target(),
         containers: containers.collect(),
+        strategy,
+        together,
         max_unavailable: share(&flags.max_unavailable, quarter()),
         partition: share(&flags.partition, nothing()),
         priority: Vec::new(),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::api::group::{OnUnprepared, Strategy, TogetherTerms};
 use crate::api::in_place_rollout::first;
 use crate::api::workload::{UpdateFailurePolicy, nothing, quarter};
 use crate::cli::flag_help::with_default;
@@ -22,6 +23,15 @@ pub(in crate::cli) struct RolloutFlags {
     /// All pods with these labels, whatever their owner, instead of the pods of a workload: KEY=VALUE[,KEY=VALUE]
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "id")]
     pub(in crate::cli) selector: Option<Labels>,
+    /// Restart all pods at once: prepare all, stop all, and start only when all have stopped (a group restart)
+    #[arg(long, conflicts_with_all = ["max_unavailable", "partition", "failure_threshold", "on_rollout_failure"])]
+    pub(super) together: bool,
+    /// Start each pod as soon as it has stopped, without waiting for the others
+    #[arg(long, requires = "together")]
+    pub(super) no_barrier: bool,
+    /// Restart the others if a pod cannot be prepared [default: the group restart fails, and no container is stopped]
+    #[arg(long, requires = "together")]
+    pub(super) skip_unprepared: bool,
     #[arg(long, value_name = "AMOUNT", help = with_default(
         "How many pods may be unavailable at the same time: a number or a percentage", Share(quarter())))]
     pub(super) max_unavailable: Option<Share>,
@@ -54,10 +64,23 @@ pub(in crate::cli) struct RolloutFlags {
 }
 
 impl RolloutFlags {
+    /// The strategy, and the parameters of a group restart.
+    pub(super) fn strategy(&self) -> (Strategy, Option<TogetherTerms>) {
+        if !self.together {
+            return (Strategy::Rolling, None);
+        }
+        let on_unprepared = if self.skip_unprepared { OnUnprepared::Skip } else { OnUnprepared::Fail };
+        let terms = TogetherTerms { barrier: !self.no_barrier, on_unprepared, ..TogetherTerms::default() };
+        (Strategy::Together, Some(terms))
+    }
+
     /// The name of a flag that was given, if any. None of these flags applies to a single pod.
     pub(in crate::cli) fn given(&self) -> Option<&'static str> {
         let Self {
             selector,
+            together,
+            no_barrier,
+            skip_unprepared,
             max_unavailable,
             partition,
             failure_threshold,
@@ -70,6 +93,9 @@ impl RolloutFlags {
         } = self;
         [
             (selector.is_some(), "-l"),
+            (*together, "--together"),
+            (*no_barrier, "--no-barrier"),
+            (*skip_unprepared, "--skip-unprepared"),
             (max_unavailable.is_some(), "--max-unavailable"),
             (partition.is_some(), "--partition"),
             (failure_threshold.is_some(), "--failure-threshold"),

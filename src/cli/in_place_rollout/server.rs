@@ -13,10 +13,10 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::selector;
 use crate::cli::cluster::{ClusterArgs, Failed, MANAGER, PAGE, bounded, listed};
 use crate::cli::in_place_rollout::names::{RolloutName, WorkloadName, resource};
 use crate::failure::Class;
-use crate::podtask::selector;
 
 /// Number of existing names that the error about a missing workload lists.
 const MAX_NAMES: u32 = 20;

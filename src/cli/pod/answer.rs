@@ -109,6 +109,7 @@ pub(super) mod tests {
             message: String::new(),
             started_at: None,
             finished_at: None,
+            group: None,
             containers: Vec::new(),
         }
     }

@@ -20,7 +20,7 @@ use crate::api::pod_ref::PodRef;
 use crate::operation::port::Port;
 use crate::operation::preflight::{Hashes, Hooks};
 use crate::operation::preflight::{Runtime, Situation, Source};
-use crate::operation::snapshot::{Container, Declared, Owner, Sandbox, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, GroupSignal, Owner, Sandbox, Snapshot, State};
 use crate::operation::spec_hash;
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
@@ -101,6 +101,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         serving: None,
         listeners: None,
         probed: None,
+        group: GroupSignal::Unknown,
     };
     ObservedPod {
         situation: Situation {
@@ -110,6 +111,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
             hashes: Hashes::new(),
             hooks: Hooks::default(),
             memory: None,
+            in_group: false,
             now,
         },
         unseen,

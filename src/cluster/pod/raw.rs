@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -15,6 +15,7 @@ use crate::api::annotation;
 use crate::api::pod_template::{is_changeable_field, is_extended_resource};
 use crate::api::quantity::Quantity;
 use crate::cluster::pod::Place;
+use crate::cluster::pod::membership::membership;
 use crate::operation::snapshot::{
     Declared, DeclaredContainer, ExecProbe, Gate, Liveness, PullPolicy, RestartPolicy,
 };
@@ -38,9 +39,14 @@ struct Metadata {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
     #[serde(default, deserialize_with = "or_default")]
     annotations: Annotations,
+    #[serde(default, deserialize_with = "or_default")]
+    labels: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "or_default")]
+    owner_references: Vec<OwnerReference>,
 }
 
 /// The annotations that are cached, and whether there were any at all.
@@ -301,6 +307,7 @@ impl From<Pod> for super::Pod {
         Self {
             finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             annotated: metadata.annotations.any,
+            membership: membership(metadata.labels, metadata.owner_references, metadata.creation_timestamp),
             node: spec.node_name.unwrap_or_default(),
             ends_at: ends_at(spec.active_deadline_seconds, status.start_time),
             addresses: (status.pod_ip.clone(), status.host_ip.clone()),

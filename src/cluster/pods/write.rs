@@ -68,7 +68,7 @@ impl NodePods {
             }
             let (list, index) = (place.list(), place.index.to_string());
             let field = |field| ["spec", list, &index, field];
-            let mut operations = noted(seen, &text);
+            let mut operations = noted(seen, &text, None);
             operations.extend([
                 patch::test(field("name"), container),
                 patch::test(field("image"), from),
@@ -115,7 +115,8 @@ impl NodePods {
     pub async fn write_status(&self, pod: &PodRef, status: &Status) -> Result<(), Error> {
         let doing = format!("writing the status of pod {pod}");
         let text = text(&doing, status)?;
-        self.write(&doing, pod, |seen| Fit::Write(Change::Json(noted(seen, &text)))).await
+        let epoch = status.group.as_ref().map(|group| group.epoch.to_string());
+        self.write(&doing, pod, |seen| Fit::Write(Change::Json(noted(seen, &text, epoch.as_deref())))).await
     }
 
     /// Writes an event about a pod. An event that exists already is not an error.
@@ -208,17 +209,20 @@ fn text(doing: &str, status: &Status) -> Result<String, Error> {
         .map_err(|error| Error::own(doing, Class::Final, format!("it has no JSON form: {error}")))
 }
 
-/// The JSON patch operations that write `text` to the status annotation. They apply only to the pod that was
-/// `seen`.
-fn noted(seen: &Pod, text: &str) -> Vec<PatchOperation> {
+/// The JSON patch operations that write `text` to the status annotation, and the number of a group restart to its own
+/// one. They apply only to the pod that was `seen`.
+fn noted(seen: &Pod, text: &str, epoch: Option<&str>) -> Vec<PatchOperation> {
     let mut operations = vec![patch::test(UID, seen.api_uid())];
     if seen.is_annotated() {
         operations.push(patch::add(patch::annotation(annotation::STATUS), text));
+        operations.extend(epoch.map(|epoch| patch::add(patch::annotation(annotation::GROUP_EPOCH), epoch)));
     } else {
         // Adding the whole map would remove annotations that were written in the meantime, so it is tied to the
         // version that was seen.
         operations.push(patch::test(VERSION, kube::ResourceExt::resource_version(seen)));
-        operations.push(patch::add(ANNOTATIONS, json!({ annotation::STATUS: text })));
+        let mut annotations = serde_json::Map::from_iter([(annotation::STATUS.to_owned(), json!(text))]);
+        annotations.extend(epoch.map(|epoch| (annotation::GROUP_EPOCH.to_owned(), json!(epoch))));
+        operations.push(patch::add(ANNOTATIONS, json!(annotations)));
     }
     operations
 }

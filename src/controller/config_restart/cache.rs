@@ -25,12 +25,12 @@ use crate::api::annotation;
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::selector;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{Age, MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::cluster::trim::{Trim, Trimmed};
 use crate::config_restart::{Content, HandledHashes, Source};
-use crate::podtask::selector;
 
 /// The group of workloads that carry the annotation.
 const ANNOTATED: &str = "annotated";

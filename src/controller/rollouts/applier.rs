@@ -54,6 +54,10 @@ impl<'a> Applier<'a> {
 
     /// Applies the whole decision. A failed write does not stop the others.
     pub(super) async fn carry_out(&mut self, decision: &Decision) {
+        if decision.labels {
+            let done = self.context.server.label_rollout(self.rollout).await;
+            self.note(None, done);
+        }
         for (budget, pod) in &decision.renewals {
             let done = self.claims.renew(budget, pod).await;
             self.note(None, done);

@@ -288,6 +288,7 @@ pub(super) fn answered(containers: Vec<ContainerReport>) -> Status {
         message: "app: {\"name\":\"app\"} is on its way".to_owned(),
         started_at: None,
         finished_at: None,
+        group: None,
         containers,
     }
 }

@@ -8,6 +8,7 @@ mod failures;
 mod grouped;
 mod hooked;
 mod kinds;
+mod together;
 
 use std::{
     collections::BTreeMap,

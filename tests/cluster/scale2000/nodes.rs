@@ -243,6 +243,7 @@ fn answer(request: &Request, image: &str) -> Status {
         message: String::new(),
         started_at: Some(now()),
         finished_at: None,
+        group: None,
         containers: vec![ContainerReport {
             name: "app".to_owned(),
             action: Action::Swap,

@@ -29,6 +29,7 @@ fn answer(message: &str) -> Status {
         message: message.into(),
         started_at: None,
         finished_at: None,
+        group: None,
         containers: Vec::new(),
     }
 }

@@ -6,20 +6,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource as _;
 use kube::core::Request;
-use kube::core::params::{DeleteParams, GetParams, ListParams, Preconditions};
+use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, Preconditions};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, WorkloadRef};
+use crate::api::selector;
 use crate::api::workload_kind::{Kind, REPLICA_SET};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::patch::{as_us, status_patch};
 use crate::cluster::server::Server;
 use crate::cluster::trim::{Trimmed, controller};
 use crate::controller::rollouts::cache::{CachedRollout, Key, Rollouts};
-use crate::podtask::selector;
 use crate::rollout::desired::Rollout;
 use crate::rollout::target::{TargetState, Template};
 
@@ -210,6 +210,17 @@ impl Server {
             rollouts(&rollout.namespace).patch_subresource("status", &rollout.name, &as_us(), &patch);
         cache.store.upsert(self.ask(&doing, request).await?);
         Ok(())
+    }
+
+    /// Gives a rollout the label with which agents watch it.
+    ///
+    /// # Errors
+    /// As any call.
+    pub(crate) async fn label_rollout(&self, rollout: &Rollout) -> Result<(), Error> {
+        let doing = format!("labelling {}", Key::of(rollout));
+        let body = json!({"metadata": {"uid": rollout.uid, "labels": {annotation::TOGETHER: "true"}}});
+        let request = rollouts(&rollout.namespace).patch(&rollout.name, &as_us(), &Patch::Merge(body));
+        self.ask::<IgnoredAny>(&doing, request).await.map(drop)
     }
 
     /// Deletes a rollout. It is not an error if it is gone.

@@ -196,6 +196,7 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         hashes: hashes(world),
         hooks: Hooks::default(),
         memory: None,
+        in_group: false,
         now: world.now,
     };
     Ok(Plan::of(admit(request, &situation)?).begin(world.now))

@@ -421,6 +421,7 @@ impl World {
             serving: None,
             listeners: None,
             probed: None,
+            group: inplace::operation::snapshot::GroupSignal::Unknown,
         }
     }
 

@@ -182,8 +182,16 @@ fn begin(request: Request, world: &mut World) -> Operation {
     }
     let runtime = Runtime { name: "containerd".into(), version: "2.1".into() };
     let hooks = Hooks { pre: Some(Ok(hooks::spec())), post: Some(Ok(hooks::spec())) };
-    let situation =
-        Situation { snapshot, runtime, sources, hashes: BTreeMap::new(), hooks, memory: None, now: epoch() };
+    let situation = Situation {
+        snapshot,
+        runtime,
+        sources,
+        hashes: BTreeMap::new(),
+        hooks,
+        memory: None,
+        in_group: false,
+        now: epoch(),
+    };
     Plan::of(admit(request, &situation).unwrap()).begin(epoch())
 }
 

@@ -1,0 +1,135 @@
+//! The group restarts that are in progress, from the rollouts with the label of the strategy `Together`. One watch of the
+//! agent delivers them: a group restart of any size is published by one write.
+//!
+//! Must not decide what follows from the phase of a group restart.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::annotation;
+use crate::api::group::{self, GroupPhase, GroupStatus, GroupTask, Member};
+use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::request::Request;
+use crate::cluster::server::{Selection, Server};
+use crate::cluster::store::Store;
+use crate::cluster::trim::{Trim, Trimmed, meta_of, readable};
+use crate::operation::snapshot::GroupSignal;
+
+/// The limit for the cached rollouts of one namespace, in bytes: about a hundred of them.
+const MAX_BYTES_OF_NAMESPACE: usize = 1 << 20;
+
+/// A cache of the rollouts with the strategy `Together`. Clones share it, but each clone tracks its own
+/// [`Self::changed`].
+#[derive(Clone, Debug)]
+pub struct GroupRestarts(Store<Trimmed<CachedGroup>>);
+
+/// A group restart in progress; `None` for a rollout that has none, or is unreadable.
+#[derive(Clone, Debug)]
+struct CachedGroup(Option<Arc<Group>>);
+
+/// What agents read from the rollout of a group restart.
+#[derive(Debug)]
+struct Group {
+    rollout: InPlaceRollout,
+    status: GroupStatus,
+    request: Request,
+    task: GroupTask,
+    bytes: usize,
+}
+
+/// What a group restart asks for in one pod.
+#[derive(Clone, Debug)]
+pub struct GroupRequest {
+    /// The request; its id is the uid of the rollout.
+    pub request: Request,
+    /// The number of the group restart, and how it waits for the other pods.
+    pub task: GroupTask,
+    /// The phase. Only in the phase `Prepare` a pod may begin.
+    pub phase: GroupPhase,
+}
+
+impl GroupRestarts {
+    /// Watches until `stop`. The cache is empty when this returns.
+    pub fn watch(server: Server, stop: CancellationToken) -> Self {
+        let selection = Selection {
+            what: "the InPlaceRollouts with the strategy Together".to_owned(),
+            labels: Some(format!("{}=true", annotation::TOGETHER)),
+            from_memory: true,
+            ..Selection::default()
+        };
+        Self(Store::watch(server, selection, stop))
+    }
+
+    /// What a group restart in progress asks for in `pod`. If there are several, the one that was begun last.
+    pub fn request_for(&self, pod: Member<'_>) -> Option<GroupRequest> {
+        let groups = self.0.list().into_iter().filter_map(|cached| cached.value.0.clone());
+        let own = groups.filter(|group| group::has_member(&group.rollout, &group.status, pod));
+        let newest = own.max_by_key(|group| (group.status.prepare_at, group.task.rollout.clone()))?;
+        let (request, task) = (newest.request.clone(), newest.task.clone());
+        Some(GroupRequest { request, task, phase: newest.status.phase })
+    }
+
+    /// What is known about the group restart of the rollout with this uid.
+    pub fn signal(&self, rollout: &str) -> GroupSignal {
+        // Check first whether the cache is current: what is read after the check is at least as new.
+        let is_current = self.0.has_synced() && self.0.is_current();
+        let mut groups = self.0.list().into_iter().filter_map(|cached| cached.value.0.clone());
+        match groups.find(|group| group.task.rollout == rollout) {
+            Some(group) => GroupSignal::Phase(group.status.phase),
+            None if is_current => GroupSignal::Over,
+            None => GroupSignal::Unknown,
+        }
+    }
+
+    /// Returns when anything has changed since the last call on this clone.
+    pub async fn changed(&mut self) {
+        self.0.changed().await;
+    }
+}
+
+impl Trim for CachedGroup {
+    type Kind = InPlaceRollout;
+    type Source = Value;
+
+    fn trim(source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&source);
+        let bytes = source.to_string().len();
+        let rollout = readable::<InPlaceRollout>(&meta, source);
+        let group = rollout.and_then(|mut rollout| {
+            let status = group::in_progress(&rollout)?.clone();
+            let (request, task) = group::task(&rollout, &status)?;
+            rollout.status = None;
+            Some(Arc::new(Group { rollout, status, request, task, bytes }))
+        });
+        (meta, Self(group))
+    }
+
+    fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The counts of the status change often, and agents do not use them.
+    fn is_unchanged_since(&self, before: &Self) -> bool {
+        match (&self.0, &before.0) {
+            (None, None) => true,
+            (Some(now), Some(before)) => {
+                let used = |group: &Group| (group.status.phase, group.status.prepare_at, group.task.clone());
+                used(now) == used(before)
+                    && now.status.owners == before.status.owners
+                    && now.rollout.spec == before.rollout.spec
+            }
+            _ => false,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |group| group.bytes)
+    }
+
+    fn most_bytes() -> Option<usize> {
+        Some(MAX_BYTES_OF_NAMESPACE)
+    }
+}

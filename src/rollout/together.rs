@@ -1,0 +1,398 @@
+//! Decides the phase of a group restart (`strategy: Together`). It writes to no pod: the agents read the phase in the status
+//! of the rollout, and report in the status of each pod how far it is.
+//!
+//! | phase | ends when | and then |
+//! |---|---|---|
+//! | Prepare | all pods are prepared | Stop; without a barrier Start |
+//! | Prepare | a pod cannot be prepared, or the time is over | as `onUnprepared` says: the rollout fails and nothing is stopped, or the others go on |
+//! | Prepare | the rollout is superseded, deleted or late | the rollout ends and nothing is stopped |
+//! | Stop | no prepared pod is left that has not stopped, or the time is over | Start |
+//! | Start | each pod has reported its end, or its deadline is over | the rollout ends |
+//!
+//! A pod that is deleted meanwhile does not count any more. From Stop on nothing takes a group restart back: each agent starts
+//! its containers by itself when the barrier takes too long.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::group::{GroupPhase, GroupStatus, OnUnprepared, TogetherTerms};
+use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
+use crate::api::status::{Phase, Status};
+use crate::podtask::time::later;
+use crate::rollout::decide::{Decision, RolloutInput};
+use crate::rollout::desired::Rollout;
+use crate::rollout::pod::Pod;
+use crate::rollout::reach::Reach;
+use crate::rollout::report::{self, PAUSED, SOME_FAILED, number};
+use crate::rollout::stop_reason::{StopReason, stop_reason};
+use crate::rollout::target::TargetState;
+
+/// The reason when pods could not be prepared.
+const UNPREPARED: &str = "PodsUnprepared";
+/// The reason of a pod whose agent did not report in time.
+const NO_REPORT: &str = "NoReport";
+/// The interval between two writes of the status in which only numbers differ: each one goes to the agents of all nodes.
+const COUNT_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
+/// How much later than a pod's own deadline its end may be reported.
+const REPORT_SPARE: SignedDuration = SignedDuration::from_secs(30);
+/// Maximum number of pods that a message names.
+const MAX_NAMES: usize = 5;
+/// Maximum number of failures with details.
+const MAX_FAILURES: usize = 100;
+
+/// How far a pod is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Its agent has not reported that it is prepared.
+    Waiting,
+    /// No agent reaches it, and why.
+    Unreachable(String),
+    /// It is prepared.
+    Prepared,
+    /// Its containers have stopped and wait at the barrier.
+    Stopped,
+    /// All its containers run again.
+    Done,
+    /// It was not restarted, or not completely: reason, message.
+    Failed(String, String),
+}
+
+/// A pod of the group.
+struct Member<'a> {
+    pod: &'a Pod,
+    report: Option<&'a Status>,
+    progress: Progress,
+}
+
+impl<'a> Member<'a> {
+    fn of(pod: &'a Pod, rollout: &Rollout, input: &RolloutInput<'_>) -> Self {
+        let report = pod.base.answer.as_ref().filter(|report| report.id == rollout.uid);
+        let progress = match report {
+            None => match Reach::of(pod, input.agents) {
+                reach if reach.is_reachable() => Progress::Waiting,
+                reach => Progress::Unreachable(reach.problem()),
+            },
+            Some(report) if report.phase == Phase::Succeeded => Progress::Done,
+            Some(report) if report.phase.is_terminal() => {
+                let reason = if report.reason.is_empty() {
+                    format!("{:?}", report.phase)
+                } else {
+                    report.reason.clone()
+                };
+                Progress::Failed(reason, report.message.clone())
+            }
+            Some(report) => match &report.group {
+                Some(group) if group.stopped_at.is_some() => Progress::Stopped,
+                Some(group) if group.prepared_at.is_some() => Progress::Prepared,
+                _ => Progress::Waiting,
+            },
+        };
+        Self { pod, report, progress }
+    }
+
+    fn was_prepared(&self) -> bool {
+        self.report.and_then(|report| report.group.as_ref()).is_some_and(|group| group.prepared_at.is_some())
+    }
+
+    /// True when its agent has nothing more to report.
+    fn has_ended(&self) -> bool {
+        matches!(self.progress, Progress::Done | Progress::Failed(..))
+    }
+
+    /// When the pod reached the end of this phase.
+    fn reached_at(&self, phase: GroupPhase) -> Option<Timestamp> {
+        let report = self.report?;
+        match phase {
+            GroupPhase::Prepare => report.group.as_ref()?.prepared_at,
+            GroupPhase::Stop => report.group.as_ref()?.stopped_at,
+            GroupPhase::Start => report.finished_at,
+        }
+    }
+
+    fn failure(&self) -> PodFailure {
+        let (reason, message) = match &self.progress {
+            Progress::Failed(reason, message) => (reason.clone(), message.clone()),
+            Progress::Unreachable(why) => ("PodUnreachable".to_owned(), why.clone()),
+            _ => (NO_REPORT.to_owned(), "its agent did not report in time".to_owned()),
+        };
+        let at = self.report.and_then(|report| report.finished_at);
+        let base = &self.pod.base;
+        PodFailure { pod: base.name.clone(), uid: base.uid.clone(), reason, message, at }
+    }
+}
+
+/// What follows for the group.
+enum Step {
+    /// The phase goes on; look again at this time at the latest.
+    Stay(Option<Timestamp>),
+    /// The next phase begins.
+    Enter(GroupPhase),
+    /// The rollout ends.
+    End(RolloutPhase, &'static str, String),
+}
+
+/// Decides about a rollout with the strategy `Together` that has begun.
+pub(super) fn reconcile(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> Decision {
+    let Some(group) = &rollout.before.group else { return prepare(rollout, input, started) };
+    let terms = rollout.spec.together.unwrap_or_default();
+    let belongs = |pod: &&&Pod| group.prepare_at.is_some_and(|at| pod.base.created <= at);
+    let members: Vec<_> =
+        input.pods.iter().filter(belongs).map(|pod| Member::of(pod, rollout, input)).collect();
+    let step = match group.phase {
+        GroupPhase::Prepare => match stop_reason(rollout, input, started, 0, 1, false) {
+            Some(StopReason { phase, reason, message }) => Step::End(phase, reason, message),
+            None => prepared(group, terms, &members, input.now),
+        },
+        GroupPhase::Stop => stopped(group, terms, &members, input.now),
+        GroupPhase::Start => ended(rollout, group, &members, input.now),
+    };
+    publish(rollout, group, &members, step, input.now)
+}
+
+/// The begin of a group restart. The label comes first, because agents watch only rollouts that have it.
+fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> Decision {
+    let now = input.now;
+    let mut status =
+        InPlaceRolloutStatus { observed_generation: rollout.generation, ..rollout.before.clone() };
+    let mut decision = Decision::default();
+    if let Some(StopReason { phase, reason, message }) = stop_reason(rollout, input, started, 0, 1, false) {
+        (status.phase, status.message) = (phase, message);
+        reason.clone_into(&mut status.reason);
+    } else if rollout.spec.paused {
+        (status.phase, status.message) = (RolloutPhase::Paused, "paused by spec.paused".to_owned());
+        PAUSED.clone_into(&mut status.reason);
+    } else {
+        let owners = match input.target {
+            TargetState::Present { owners: Some(owners), .. } => owners.iter().cloned().collect(),
+            _ => Vec::new(),
+        };
+        let epoch = 1 + input.pods.iter().map(|pod| pod.epoch).max().unwrap_or_default();
+        let pods = number(input.pods.len());
+        status.phase = RolloutPhase::Running;
+        status.reason = "Prepare".to_owned();
+        status.message = format!("group restart {epoch}: {pods} pods are being prepared");
+        (status.pods, status.wanted) = (pods, pods);
+        status.progressed_at = Some(now);
+        status.group =
+            Some(GroupStatus { epoch, prepare_at: Some(now), owners, pods, ..GroupStatus::default() });
+        decision.labels = true;
+    }
+    report::complete(rollout, &mut status, now);
+    decision.requeue_at = Some(now).filter(|_| decision.labels);
+    decision.events = report::events(rollout, &status);
+    decision.status = status;
+    decision
+}
+
+/// What follows from the members in the phase Prepare.
+fn prepared(group: &GroupStatus, terms: TogetherTerms, members: &[Member<'_>], now: Timestamp) -> Step {
+    let end = later(group.prepare_at.unwrap_or(now), seconds(terms.prepare_timeout_seconds));
+    let is_late = end <= now;
+    let waits: Vec<_> = members
+        .iter()
+        .filter(|member| matches!(member.progress, Progress::Waiting | Progress::Unreachable(_)))
+        .collect();
+    let failed: Vec<_> = members.iter().filter(|member| member.has_ended()).collect();
+    let unprepared = failed.len() + if is_late { waits.len() } else { 0 };
+    if unprepared > 0 && terms.on_unprepared == OnUnprepared::Fail
+        || unprepared > 0 && unprepared == members.len()
+    {
+        let late = waits.into_iter().filter(|_| is_late);
+        let names = names(failed.into_iter().chain(late));
+        let message = format!(
+            "{unprepared} of {} pods could not be prepared: {names}. No container was stopped",
+            members.len()
+        );
+        return Step::End(RolloutPhase::Failed, UNPREPARED, message);
+    }
+    if !waits.is_empty() && !is_late {
+        return Step::Stay(Some(end));
+    }
+    Step::Enter(if terms.barrier { GroupPhase::Stop } else { GroupPhase::Start })
+}
+
+/// What follows from the members in the phase Stop.
+fn stopped(group: &GroupStatus, terms: TogetherTerms, members: &[Member<'_>], now: Timestamp) -> Step {
+    let end = later(group.stop_at.unwrap_or(now), seconds(terms.barrier_timeout_seconds));
+    let stopping = members.iter().any(|member| member.progress == Progress::Prepared);
+    if stopping && now < end { Step::Stay(Some(end)) } else { Step::Enter(GroupPhase::Start) }
+}
+
+/// What follows from the members in the phase Start.
+fn ended(rollout: &Rollout, group: &GroupStatus, members: &[Member<'_>], now: Timestamp) -> Step {
+    let deadline = seconds(rollout.spec.pod.deadline_seconds).saturating_add(REPORT_SPARE);
+    let end = later(group.start_at.unwrap_or(now), deadline);
+    let open = members.iter().filter(|member| member.was_prepared() && !member.has_ended()).count();
+    if open > 0 && now < end {
+        return Step::Stay(Some(end));
+    }
+    let done = members.iter().filter(|member| member.progress == Progress::Done).count();
+    let failed = members.len() - done;
+    let gone = usize::try_from(group.pods).unwrap_or(0).saturating_sub(members.len());
+    let gone = if gone > 0 { format!(", {gone} were deleted meanwhile") } else { String::new() };
+    let message =
+        format!("group restart {}: {done} of {} pods are restarted{gone}", group.epoch, members.len());
+    if failed > 0 {
+        let message = format!("{message}, {failed} are not: see status.failures");
+        return Step::End(RolloutPhase::Failed, SOME_FAILED, message);
+    }
+    Step::End(RolloutPhase::Succeeded, "AllPodsDone", message)
+}
+
+/// The decision with the status that follows from `step`.
+fn publish(
+    rollout: &Rollout,
+    group: &GroupStatus,
+    members: &[Member<'_>],
+    step: Step,
+    now: Timestamp,
+) -> Decision {
+    let mut status = counted(rollout, group, members, matches!(step, Step::End(..)));
+    let (mut requeue_at, mut is_count_only) = (None, false);
+    match step {
+        Step::Stay(until) => {
+            requeue_at = until;
+            is_count_only = true;
+            status.message = line(group, members);
+        }
+        Step::Enter(phase) => {
+            if let Some(group) = &mut status.group {
+                group.last = last(members, group.phase).unwrap_or_default();
+                group.phase = phase;
+                let at = if phase == GroupPhase::Stop { &mut group.stop_at } else { &mut group.start_at };
+                *at = Some(now);
+            }
+            status.reason = format!("{phase:?}");
+            status.message = line(&GroupStatus { phase, ..group.clone() }, members);
+            requeue_at = Some(now);
+        }
+        Step::End(phase, reason, message) => {
+            if let Some(group) = &mut status.group {
+                group.last = last(members, group.phase).unwrap_or_default();
+            }
+            (status.phase, status.message) = (phase, message);
+            reason.clone_into(&mut status.reason);
+        }
+    }
+    let before = &rollout.before;
+    let counted_at = before.progressed_at.map(|at| later(at, COUNT_INTERVAL));
+    if is_count_only
+        && let Some(next) = counted_at.filter(|next| now < *next && status.reason == before.reason)
+    {
+        let status = InPlaceRolloutStatus { observed_generation: rollout.generation, ..before.clone() };
+        let requeue_at = requeue_at.map_or(next, |at| at.min(next));
+        return Decision { status, requeue_at: Some(requeue_at), ..Decision::default() };
+    }
+    let has_changed =
+        |status: &InPlaceRolloutStatus| status.group != before.group || status.done != before.done;
+    status.progressed_at = if has_changed(&status) { Some(now) } else { before.progressed_at };
+    report::complete(rollout, &mut status, now);
+    let events = report::events(rollout, &status);
+    Decision { status, events, requeue_at, ..Decision::default() }
+}
+
+/// The status with the numbers of now.
+fn counted(
+    rollout: &Rollout,
+    group: &GroupStatus,
+    members: &[Member<'_>],
+    ends: bool,
+) -> InPlaceRolloutStatus {
+    let count = |is: &dyn Fn(&Member<'_>) -> bool| number(members.iter().filter(|member| is(member)).count());
+    let is_prepared = |member: &Member<'_>| member.was_prepared() || member.progress == Progress::Done;
+    let is_failed = |member: &Member<'_>| {
+        matches!(member.progress, Progress::Failed(..)) || ends && member.progress != Progress::Done
+    };
+    let skipped = if group.phase == GroupPhase::Prepare { 0 } else { count(&|member| !is_prepared(member)) };
+    let stopped = |member: &Member<'_>| {
+        member.progress == Progress::Stopped || is_prepared(member) && member.has_ended()
+    };
+    InPlaceRolloutStatus {
+        observed_generation: rollout.generation,
+        pods: number(members.len()),
+        wanted: number(members.len()),
+        done: count(&|member| member.progress == Progress::Done),
+        busy: if ends { 0 } else { count(&|member| member.was_prepared() && !member.has_ended()) },
+        failed: count(&is_failed),
+        unavailable: count(&|member| !member.pod.base.is_ready()),
+        failures: members
+            .iter()
+            .filter(|member| is_failed(member))
+            .map(Member::failure)
+            .take(MAX_FAILURES)
+            .collect(),
+        downtime_ms: downtime(members),
+        group: Some(GroupStatus {
+            prepared: count(&is_prepared),
+            stopped: count(&stopped),
+            skipped,
+            ..group.clone()
+        }),
+        ..rollout.before.clone()
+    }
+}
+
+fn downtime(members: &[Member<'_>]) -> Downtime {
+    let done = members.iter().filter(|member| member.progress == Progress::Done);
+    let containers = done.filter_map(|member| member.report).flat_map(|report| &report.containers);
+    let mut times: Vec<_> = containers.filter_map(|container| container.downtime_ms).collect();
+    times.sort_unstable();
+    let at = |index: usize| times.get(index).copied().unwrap_or(0);
+    Downtime { median: at(times.len() / 2), most: at(times.len().saturating_sub(1)) }
+}
+
+/// One line for people: how many pods have reached the end of the phase, and which have not.
+fn line(group: &GroupStatus, members: &[Member<'_>]) -> String {
+    let (what, is_over): (_, fn(&Member<'_>) -> bool) = match group.phase {
+        GroupPhase::Prepare => ("prepared", |member| member.was_prepared()),
+        GroupPhase::Stop => ("stopped", |member| member.progress == Progress::Stopped || member.has_ended()),
+        GroupPhase::Start => ("restarted", |member| member.has_ended()),
+    };
+    let open: Vec<_> = members.iter().filter(|member| !is_over(member)).collect();
+    let waits = if open.is_empty() || open.len() > MAX_NAMES {
+        String::new()
+    } else {
+        format!("; waiting for {}", names(open.iter().copied()))
+    };
+    format!(
+        "group restart {}: {} of {} pods are {what}{waits}",
+        group.epoch,
+        members.len() - open.len(),
+        members.len()
+    )
+}
+
+/// The names of some members, with what is known about each.
+fn names<'a, 'm: 'a>(members: impl Iterator<Item = &'a Member<'m>>) -> String {
+    let mut why: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut count = 0;
+    for member in members {
+        count += 1;
+        if count > MAX_NAMES {
+            continue;
+        }
+        let reason = match &member.progress {
+            Progress::Failed(reason, message) => format!("{reason}: {message}"),
+            Progress::Unreachable(why) => why.clone(),
+            _ => String::new(),
+        };
+        why.entry(reason).or_default().push(&member.pod.base.name);
+    }
+    let one = |(why, names): (&String, &Vec<&str>)| {
+        let names = names.join(", ");
+        if why.is_empty() { names } else { format!("{names} ({why})") }
+    };
+    let more = if count > MAX_NAMES { format!(" and {} more", count - MAX_NAMES) } else { String::new() };
+    format!("{}{more}", why.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+/// The pod that was the last one to reach the end of this phase.
+fn last(members: &[Member<'_>], phase: GroupPhase) -> Option<String> {
+    let times = members.iter().filter_map(|member| Some((member.reached_at(phase)?, &member.pod.base.name)));
+    times.max().map(|(_, name)| name.clone())
+}
+
+fn seconds(value: i32) -> SignedDuration {
+    SignedDuration::from_secs(value.max(0).into())
+}

@@ -1,0 +1,259 @@
+//! `strategy: Together` on two nodes: the pods of a workload are prepared, stopped and started together, whatever happens
+//! to the controller, an agent or a pod.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use inplace::api::annotation;
+use inplace::api::status::Status;
+use jiff::Timestamp;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::{Fixture, Load, person, restarts};
+use crate::{
+    agent::{Agent, Setup},
+    cluster::{Cluster, Node, block_on},
+    pod::Pod,
+    support::{
+        facts::observe,
+        parts::Parts,
+        wait::{eventually, eventually_within},
+    },
+};
+
+const COUNT: usize = 6;
+/// How long the pods of the tests with faults wait at the barrier.
+const BARRIER_SECONDS: i64 = 8;
+const LONG: Duration = Duration::from_secs(120);
+
+/// Two nodes, and what runs on them.
+struct Group<'a> {
+    fixture: &'a Fixture<'a>,
+    load: Load<'a>,
+    nodes: [Node; 2],
+}
+
+#[test]
+fn the_pods_of_a_group_stop_before_one_of_them_starts() {
+    let cluster = Cluster::own();
+    let nodes = [cluster.node(), cluster.add_node("node-2")];
+    let mut agents: Vec<_> =
+        nodes.iter().map(|node| Agent::start_on(&cluster, node, &Setup::default())).collect();
+    let mut controller = Agent::controller(&cluster, "one");
+    let fixture = Fixture { cluster: &cluster, person: person(&cluster) };
+    let load = Load { fixture: &fixture, kind: "Deployment", name: "train" };
+    let group = Group { fixture: &fixture, load, nodes };
+    group.create();
+    let parts = Parts::default();
+    parts.run("a restart", || group.all_stop_before_one_starts());
+    parts.run("without a barrier", || group.each_starts_at_once_without_a_barrier());
+    parts.run("a dead worker", || group.a_container_that_died_is_restarted_with_the_others());
+    parts.run("a pod that cannot wait", || group.a_pod_that_cannot_be_prepared_ends_it());
+    // Stops take long from here on.
+    drop(agents);
+    let slow = Setup { env: &[("INPLACE_FAULT_DELAY", "Stop=2500")], ..Setup::default() };
+    let start = |node: &Node| Agent::start_on(&cluster, node, &slow);
+    agents = group.nodes.iter().map(start).collect();
+    parts.run("a dead controller", || {
+        let rollout = group.begin_until_stop();
+        controller.kill();
+        group.all_start_by_themselves();
+        controller = Agent::controller(&cluster, "two");
+        assert_eq!(group.end_of(&rollout)["phase"], "Succeeded");
+    });
+    parts.run("a dead agent", || {
+        let rollout = group.begin_until_stop();
+        agents[1].kill();
+        agents[1] = start(&group.nodes[1]);
+        let status = group.end_of(&rollout);
+        assert_eq!((&status["phase"], &status["done"]), (&json!("Succeeded"), &json!(COUNT)), "{status:#}");
+        group.stop_before_start();
+    });
+    let denied = cluster.denied();
+    assert!(denied.is_empty(), "{denied:#?}");
+}
+
+impl Group<'_> {
+    fn create(&self) {
+        let labels = json!({"matchLabels": {"app": self.load.name}});
+        let mut template = self.load.template(false);
+        template["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule", "labelSelector": labels}]);
+        self.load.make(COUNT, &json!({"replicas": COUNT, "selector": labels, "template": template}));
+    }
+
+    /// A request in the annotation of each pod, which ends before the first group restart.
+    fn restart_each_by_annotation(&self) {
+        let request = format!("{}=restart app #1", annotation::REQUEST);
+        self.fixture.cluster.kubectl(&["annotate", "pods", "-l", "app=train", &request]);
+        eventually("the requests have ended", || {
+            let pods = self.load.pods();
+            let ended = |pod: &Value| {
+                let text = pod["metadata"]["annotations"][annotation::STATUS].as_str()?;
+                serde_json::from_str::<Status>(text).ok().filter(|status| status.phase.is_terminal())
+            };
+            pods.values().all(|pod| ended(pod).is_some()).then_some(())
+        });
+    }
+
+    fn restart(&self, more: &[&str]) -> (Value, String) {
+        let args = ["restart", "deploy/train", "-c", "app", "--together"];
+        self.fixture.through(&[&args, more].concat(), COUNT)
+    }
+
+    fn all_stop_before_one_starts(&self) {
+        self.restart_each_by_annotation();
+        let before = self.load.pods();
+        let (pods, begun) = (before.keys().cloned().collect::<Vec<_>>(), self.fixture.cluster.writes().len());
+        let (status, reported) = self.restart(&[]);
+        assert_eq!(
+            (&status["group"]["epoch"], &status["group"]["phase"]),
+            (&json!(1), &json!("Start")),
+            "{status:#}"
+        );
+        assert!(reported.contains("group restart 1"), "{reported}");
+        // The request in the annotation had ended, and is not carried out again.
+        self.load.same_but_restarted(&before, 2);
+        self.stop_before_start();
+        for pod in self.load.pods().values() {
+            assert_eq!(pod["metadata"]["annotations"][annotation::GROUP_EPOCH], "1", "{pod:#}");
+        }
+        // Kubelets write the status of their pods, whoever restarts a container.
+        let writes = &self.fixture.cluster.writes()[begun..];
+        let own = |write: &&Value| {
+            let user = write["user"]["username"].as_str().unwrap_or_default();
+            user.contains("inplace") && write["objectRef"]["resource"] == "pods"
+        };
+        for pod in pods {
+            let of_pod = writes.iter().filter(own).filter(|write| write["objectRef"]["name"] == *pod).count();
+            assert_eq!(of_pod, 3, "{pod}: prepared, stopped, ended");
+        }
+        let events = |write: &&&Value| write["objectRef"]["resource"] == "events";
+        let user = |write: &&Value| {
+            write["user"]["username"].as_str().is_some_and(|user| user.contains("inplace-agent"))
+        };
+        assert_eq!(
+            writes.iter().filter(user).filter(|write| events(&write)).count(),
+            0,
+            "agents write no events"
+        );
+    }
+
+    fn each_starts_at_once_without_a_barrier(&self) {
+        let before = self.load.pods();
+        let (status, _) = self.restart(&["--no-barrier"]);
+        assert_eq!(
+            (&status["group"]["epoch"], &status["group"]["stopAt"]),
+            (&json!(2), &Value::Null),
+            "{status:#}"
+        );
+        self.load.same_but_restarted(&before, 3);
+    }
+
+    fn a_container_that_died_is_restarted_with_the_others(&self) {
+        let before = self.load.pods();
+        let (name, pod) = before.iter().next().unwrap();
+        let node = self.nodes.iter().find(|node| pod["spec"]["nodeName"] == *node.name).unwrap();
+        let (other, _) = before.iter().next_back().unwrap();
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        let process = block_on(observe(&node.endpoint, uid)).running("app").pid;
+        kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL).unwrap();
+        self.restart(&[]);
+        self.stop_before_start();
+        let after = self.load.pods();
+        assert_eq!(restarts(&after[other]), 4, "{:#}", after[other]["status"]);
+        // Its kubelet may have started the container once in between.
+        assert!([4, 5].contains(&restarts(&after[name])), "{:#}", after[name]["status"]);
+        assert_eq!(after[name]["metadata"]["uid"], before[name]["metadata"]["uid"]);
+    }
+
+    /// A container with a postStart handler is started by its kubelet, so that it cannot wait.
+    fn a_pod_that_cannot_be_prepared_ends_it(&self) {
+        let restarts_before: Vec<_> = self.load.pods().values().map(restarts).collect();
+        let odd = json!({"metadata": {"labels": {"app": "train", "odd": "1"}}, "spec": {"terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "app", "image": self.fixture.cluster.image("app:v1"),
+                "lifecycle": {"postStart": {"exec": {"command": ["/bin/true"]}}}}]}});
+        let odd = Pod::make(self.fixture.cluster, "odd", odd);
+        let args = ["restart", "-l", "app=train", "-c", "app", "--together", "--wait=1m", "-o", "json"];
+        let output = self.fixture.inplace(&args).output().unwrap();
+        let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let status = &rollout["status"];
+        assert_eq!(
+            (output.status.success(), &status["phase"], &status["reason"]),
+            (false, &json!("Failed"), &json!("PodsUnprepared")),
+            "{status:#}"
+        );
+        assert!(status["message"].as_str().unwrap().contains("No container was stopped"), "{status:#}");
+        self.fixture.cluster.kubectl(&["delete", "pod", &odd.name, "--wait=true"]);
+        eventually("no agent works on the pods", || {
+            let ended = |status: &Status| status.phase.is_terminal();
+            self.statuses().values().all(ended).then_some(())
+        });
+        assert_eq!(self.load.pods().values().map(restarts).collect::<Vec<_>>(), restarts_before);
+    }
+
+    /// Begins a group restart, and returns its name once the agents were asked to stop the containers.
+    fn begin_until_stop(&self) -> String {
+        let manifest = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+            "metadata": {"generateName": "train-", "namespace": "default"},
+            "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "train"}}, "containers": [{"name": "app"}],
+                "strategy": "Together", "together": {"barrierTimeoutSeconds": BARRIER_SECONDS}}});
+        let path = self.fixture.cluster.lab().dir.join("train.json");
+        std::fs::write(&path, manifest.to_string()).unwrap();
+        let name = self.fixture.cluster.kubectl(&["create", "-o", "name", "-f", path.to_str().unwrap()]);
+        let name = name.trim().rsplit('/').next().unwrap().to_owned();
+        eventually("the agents are to stop", || {
+            (self.fixture.rollout(&name)["status"]["group"]["phase"] == "Stop").then_some(())
+        });
+        name
+    }
+
+    fn end_of(&self, rollout: &str) -> Value {
+        eventually_within(LONG, "the group restart has ended", || {
+            let status = self.fixture.rollout(rollout)["status"].clone();
+            if status["finishedAt"].is_string() { Ok(status) } else { Err(format!("{status:#}")) }
+        })
+    }
+
+    fn statuses(&self) -> BTreeMap<String, Status> {
+        let status = |pod: &Value| {
+            let text = pod["metadata"]["annotations"][annotation::STATUS].as_str().unwrap();
+            serde_json::from_str(text).unwrap()
+        };
+        self.load.pods().iter().map(|(name, pod)| (name.clone(), status(pod))).collect()
+    }
+
+    /// Without a controller each pod waits for the whole time of the barrier, and is started then.
+    fn all_start_by_themselves(&self) {
+        eventually_within(LONG, "all pods have started", || {
+            let statuses = self.statuses();
+            let open: Vec<_> = statuses
+                .iter()
+                .filter(|(_, status)| !status.phase.is_terminal())
+                .map(|(name, _)| name)
+                .collect();
+            if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }
+        });
+        for (name, status) in self.statuses() {
+            let down = status.containers[0].downtime_ms.unwrap();
+            assert!(
+                (BARRIER_SECONDS * 1000 - 500..(BARRIER_SECONDS + 5) * 1000).contains(&down),
+                "{name}: {down} ms"
+            );
+        }
+    }
+
+    /// By the runtimes' clock, which the nodes of this machine share: the last container has stopped before the first one
+    /// starts.
+    fn stop_before_start(&self) {
+        let statuses = self.statuses();
+        let times =
+            |at: fn(&Status) -> Option<Timestamp>| statuses.values().filter_map(at).collect::<Vec<_>>();
+        let stopped = times(|status| status.containers[0].stopped_at);
+        let started = times(|status| status.containers[0].started_at);
+        assert_eq!((stopped.len(), started.len()), (COUNT, COUNT));
+        assert!(stopped.iter().max() <= started.iter().min(), "{stopped:?} {started:?}");
+    }
+}
