@@ -146,17 +146,7 @@ pub(super) async fn drive(
         if !executor.is_for(&operation) {
             executor = EffectExecutor::new(node, &operation);
         }
-        if entry.open.as_ref().is_some_and(|written| written.drain != operation.drain) {
-            // The node does not show when the grace period began, so the journal must hold it.
-            entry.open = Some(operation.clone());
-            if let Err(error) = write(&mut journal, &entry, &operation).await {
-                tracing::warn!(
-                    pod = %operation.pod,
-                    %error,
-                    "the journal cannot be written: if this process dies, the pod is drained again"
-                );
-            }
-        }
+        record_drain(&mut journal, &mut entry, &operation).await;
         if control.shutdown.is_cancelled() && may_pause(&operation, &snapshot, &next) {
             return None;
         }
@@ -194,6 +184,21 @@ pub(super) async fn drive(
     hooks.close(&operation, &outcome);
     operation.finish(outcome, clock::now());
     Some(conclude(node, entry, &operation, &mut journal, &control.shutdown, observer).await)
+}
+
+/// Writes the begin of the grace period to the journal if it has changed: the node does not show when it began.
+async fn record_drain(journal: &mut JournalWriter, entry: &mut Entry, operation: &Operation) {
+    if entry.open.as_ref().is_none_or(|written| written.drain == operation.drain) {
+        return;
+    }
+    entry.open = Some(operation.clone());
+    if let Err(error) = write(journal, entry, operation).await {
+        tracing::warn!(
+            pod = %operation.pod,
+            %error,
+            "the journal cannot be written: if this process dies, the pod is drained again"
+        );
+    }
 }
 
 /// Shifts the recorded times of `operation` by the amount by which the clock was set. The caller must do this before

@@ -105,39 +105,25 @@ pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcom
     Some(operation.failed(Failure::Deadline { during }))
 }
 
+/// The next step before a container is touched; `None` if nothing is left to do or to wait for.
+fn untouched(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+    let passed = |moment| match pass(operation, moment, now) {
+        Passage::Open => None,
+        Passage::Next(next) => Some(next),
+        Passage::Closed(failure) => Some(fail(operation, failure)),
+    };
+    standby::left_alone(operation, snapshot)
+        .or_else(|| before_touch(operation, snapshot, now))
+        .or_else(|| passed(Moment::Before))
+        .or_else(|| standby::prove(operation, snapshot, now))
+        .or_else(|| passed(Moment::Handover))
+        .or_else(|| close(operation, snapshot, now))
+}
+
 /// The next step on the way forward.
 fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if !operation.touched()
-        && let Some(next) = standby::left_alone(operation, snapshot)
-    {
-        return next;
-    }
-    if !operation.touched()
-        && let Some(next) = before_touch(operation, snapshot, now)
-    {
-        return next;
-    }
-    if !operation.touched() {
-        match pass(operation, Moment::Before, now) {
-            Passage::Open => {}
-            Passage::Next(next) => return next,
-            Passage::Closed(failure) => return fail(operation, failure),
-        }
-    }
-    if !operation.touched()
-        && let Some(next) = standby::prove(operation, snapshot, now)
-    {
-        return next;
-    }
-    if !operation.touched() {
-        match pass(operation, Moment::Handover, now) {
-            Passage::Open => {}
-            Passage::Next(next) => return next,
-            Passage::Closed(failure) => return fail(operation, failure),
-        }
-    }
-    if !operation.touched()
-        && let Some(next) = close(operation, snapshot, now)
+        && let Some(next) = untouched(operation, snapshot, now)
     {
         return next;
     }

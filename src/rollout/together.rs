@@ -170,7 +170,7 @@ fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> D
         let epoch = 1 + input.pods.iter().map(|pod| pod.epoch).max().unwrap_or_default();
         let pods = number(input.pods.len());
         status.phase = RolloutPhase::Running;
-        status.reason = "Prepare".to_owned();
+        "Prepare".clone_into(&mut status.reason);
         status.message = format!("group restart {epoch}: {pods} pods are being prepared");
         (status.pods, status.wanted) = (pods, pods);
         status.progressed_at = Some(now);
@@ -195,9 +195,8 @@ fn prepared(group: &GroupStatus, terms: TogetherTerms, members: &[Member<'_>], n
         .collect();
     let failed: Vec<_> = members.iter().filter(|member| member.has_ended()).collect();
     let unprepared = failed.len() + if is_late { waits.len() } else { 0 };
-    if unprepared > 0 && terms.on_unprepared == OnUnprepared::Fail
-        || unprepared > 0 && unprepared == members.len()
-    {
+    let stops = terms.on_unprepared == OnUnprepared::Fail || unprepared == members.len();
+    if unprepared > 0 && stops {
         let late = waits.into_iter().filter(|_| is_late);
         let names = names(failed.into_iter().chain(late));
         let message = format!(

@@ -77,7 +77,7 @@ pub(super) fn draft(verb: &str, whose: &Whose, request: Request, flags: &Rollout
         .containers
         .iter()
         .map(|target| RolloutContainer { name: target.name.clone(), image: target.image.clone() });
-    let (strategy, together) = flags.strategy();
+    let (strategy, together) = flags.group.strategy();
     let spec = InPlaceRolloutSpec {
         target: whose.target(),
         containers: containers.collect(),

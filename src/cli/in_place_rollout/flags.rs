@@ -23,15 +23,8 @@ pub(in crate::cli) struct RolloutFlags {
     /// All pods with these labels, whatever their owner, instead of the pods of a workload: KEY=VALUE[,KEY=VALUE]
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "id")]
     pub(in crate::cli) selector: Option<Labels>,
-    /// Restart all pods at once: prepare all, stop all, and start only when all have stopped (a group restart)
-    #[arg(long, conflicts_with_all = ["max_unavailable", "partition", "failure_threshold", "on_rollout_failure"])]
-    pub(super) together: bool,
-    /// Start each pod as soon as it has stopped, without waiting for the others
-    #[arg(long, requires = "together")]
-    pub(super) no_barrier: bool,
-    /// Restart the others if a pod cannot be prepared [default: the group restart fails, and no container is stopped]
-    #[arg(long, requires = "together")]
-    pub(super) skip_unprepared: bool,
+    #[command(flatten)]
+    pub(super) group: GroupFlags,
     #[arg(long, value_name = "AMOUNT", help = with_default(
         "How many pods may be unavailable at the same time: a number or a percentage", Share(quarter())))]
     pub(super) max_unavailable: Option<Share>,
@@ -63,9 +56,23 @@ pub(in crate::cli) struct RolloutFlags {
     pub(super) allow_template_drift: bool,
 }
 
-impl RolloutFlags {
+/// The flags about a group restart.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(super) struct GroupFlags {
+    /// Restart all pods at once: prepare all, stop all, and start only when all have stopped (a group restart)
+    #[arg(long, conflicts_with_all = ["max_unavailable", "partition", "failure_threshold", "on_rollout_failure"])]
+    together: bool,
+    /// Start each pod as soon as it has stopped, without waiting for the others
+    #[arg(long, requires = "together")]
+    no_barrier: bool,
+    /// Restart the others if a pod cannot be prepared [default: the group restart fails, and no container is stopped]
+    #[arg(long, requires = "together")]
+    skip_unprepared: bool,
+}
+
+impl GroupFlags {
     /// The strategy, and the parameters of a group restart.
-    pub(super) fn strategy(&self) -> (Strategy, Option<TogetherTerms>) {
+    pub(super) fn strategy(self) -> (Strategy, Option<TogetherTerms>) {
         if !self.together {
             return (Strategy::Rolling, None);
         }
@@ -73,14 +80,14 @@ impl RolloutFlags {
         let terms = TogetherTerms { barrier: !self.no_barrier, on_unprepared, ..TogetherTerms::default() };
         (Strategy::Together, Some(terms))
     }
+}
 
+impl RolloutFlags {
     /// The name of a flag that was given, if any. None of these flags applies to a single pod.
     pub(in crate::cli) fn given(&self) -> Option<&'static str> {
         let Self {
             selector,
-            together,
-            no_barrier,
-            skip_unprepared,
+            group: GroupFlags { together, no_barrier, skip_unprepared },
             max_unavailable,
             partition,
             failure_threshold,
