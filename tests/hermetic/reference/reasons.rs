@@ -23,7 +23,7 @@ DeletionByTaintManager Deployment DisruptionTarget DoesNotExist Ei Equal Error E
 FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun HostIP IfNotPresent In InPlace
 InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer
 NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer
-PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready
+PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Prepare Present Progressing Pull Pulled Ready
 Reconciling Recreate Rollback ScaleFailed ScaleIn Secret Stalled StartFirst StartInPlaceUpdate StopFirst Swap
 TerminationByKubelet Ti True Unknown Unreached UpdateFailed Updated
 Verify Warning
