@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::announce::{self, Announcement};
 use crate::agent::metrics::Metrics;
 use crate::agent::request_source::{CurrentRequests, Key, PodRequest, RequestSource, StatusSink};
+use crate::agent::work::{Begin, Ended, Work};
+use crate::api::group::{GroupProgress, GroupTask};
 use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Status};
@@ -85,23 +87,9 @@ impl Waiting {
     }
 }
 
-/// The running work on one pod.
-struct Work {
-    id: String,
-    /// False if a command on the node (`inplace node`) started the operation and died: the request is in no
-    /// annotation, so no annotation can withdraw it. `None` while that is unknown.
-    asked: Option<bool>,
-    withdraw: watch::Sender<Option<Withdrawal>>,
-}
-
-/// How the work on a pod ended.
-enum Ended {
-    /// A final status was reported.
-    Answered,
-    /// The request could not start; the message gives the reason.
-    NotYet(Box<Request>, String),
-    /// The process is stopping; the next one resumes the operation.
-    Paused,
+/// The status of a request that has not begun, with the group restart that the request is part of.
+fn in_group(status: Status, group: Option<&GroupTask>) -> Status {
+    Status { group: group.map(GroupProgress::of), ..status }
 }
 
 impl<B: StatusSink> Dispatcher<B> {
@@ -206,10 +194,10 @@ impl<B: StatusSink> Dispatcher<B> {
         for entry in entries {
             match entry {
                 Ok(Entry { pod, open: Some(open), .. }) => {
-                    self.resume(requests.key(&pod), pod, &open.request.id);
+                    self.resume(requests.key(&pod), pod, &open.request.id, open.group.is_some());
                 }
                 Ok(Entry { pod, foreign: Some(foreign), .. }) => {
-                    self.resume(requests.key(&pod), pod, &foreign.id);
+                    self.resume(requests.key(&pod), pod, &foreign.id, false);
                 }
                 Ok(Entry { pod, last: Some(last), .. }) if first => self.sink.recall(&pod, last),
                 Ok(_) => {}
@@ -226,14 +214,15 @@ impl<B: StatusSink> Dispatcher<B> {
         again
     }
 
-    fn resume(&mut self, key: Key, pod: PodRef, id: &str) {
+    fn resume(&mut self, key: Key, pod: PodRef, id: &str, in_group: bool) {
         if self.work.contains_key(&key) {
             return;
         }
         let asked = self.sink.asked(&key, id);
         let (node, sink, of) = (self.node_with(self.permits.resume()), self.sink.clone(), key.clone());
         // There is no begin event: the process that died has written it.
-        self.begin(key, id.to_owned(), asked, None, node, move |node, control, observer| async move {
+        let begun = Begin { id: id.to_owned(), asked, in_group, event: None };
+        self.begin(key, begun, node, move |node, control, observer| async move {
             let node = Node { answered: sink.last_status_soon(&of).await, ..node };
             let mut backoff = RESUME;
             loop {
@@ -264,8 +253,11 @@ impl<B: StatusSink> Dispatcher<B> {
             if work.asked.is_none() {
                 work.asked = self.sink.asked(key, &work.id);
             }
+            // A group restart waits until another operation on the pod has ended.
+            let waits = pod_request.is_some_and(|pod_request| pod_request.group.is_some());
             match requested {
                 Some(request) if request.id == work.id => work.asked = Some(true),
+                _ if work.in_group || waits => {}
                 _ if work.asked != Some(true) => {}
                 None if pod_request.is_none() && !view.current => {}
                 None if pod_request.is_none() => work.report(Withdrawal::Deleted),
@@ -335,18 +327,23 @@ impl<B: StatusSink> Dispatcher<B> {
             return;
         }
         if waits.is_some_and(|waiting| waiting.ends <= now) {
-            self.not_yet(&key, &request, now, "another operation on this pod or node had not ended");
+            let why = "another operation on this pod or node had not ended";
+            self.not_yet(&key, &request, pod_request.group.as_ref(), now, why);
             return;
         }
         let Some(permit) = self.permits.take() else {
-            self.not_yet(&key, &request, now, "waiting for another operation on this node to end");
+            let why = "waiting for another operation on this node to end";
+            self.not_yet(&key, &request, pod_request.group.as_ref(), now, why);
             return;
         };
         let waited = waits.map_or(Duration::ZERO, |waiting| now.duration_since(waiting.since));
-        let node = Node { answered, waited, group: pod_request.group, ..self.node_with(permit) };
+        let group = pod_request.group;
+        let node = Node { answered, waited, group: group.clone(), ..self.node_with(permit) };
         let (sink, metrics) = (self.sink.clone(), self.metrics.clone());
-        let (of, id, begun) = (key.clone(), request.id.clone(), announce::begun(&request, clock::now()));
-        self.begin(key, id, Some(true), begun, node, move |node, control, observer| async move {
+        let of = key.clone();
+        let event = announce::begun(&request, clock::now()).filter(|_| group.is_none());
+        let begun = Begin { id: request.id.clone(), asked: Some(true), in_group: group.is_some(), event };
+        self.begin(key, begun, node, move |node, control, observer| async move {
             let ended =
                 carry_out(&node, &of, pod_request.uid.as_deref(), request.clone(), control, &observer).await;
             match ended {
@@ -356,11 +353,13 @@ impl<B: StatusSink> Dispatcher<B> {
                     Ended::Answered
                 }
                 Err(node::Error::Interrupted) => Ended::Paused,
-                Err(error) if may_pass(&error, &of) => Ended::NotYet(Box::new(request), error.to_string()),
+                Err(error) if may_pass(&error, &of) => {
+                    Ended::NotYet(Box::new(request), group, error.to_string())
+                }
                 Err(error) => {
                     let status =
                         report::not_begun(&request.id, Phase::Refused, error.reason(), &error, clock::now());
-                    answer(&sink, &metrics, &of, &status);
+                    answer(&sink, &metrics, &of, &in_group(status, group.as_ref()));
                     Ended::Answered
                 }
             }
@@ -372,23 +371,17 @@ impl<B: StatusSink> Dispatcher<B> {
         Node { permit, ..self.node.clone() }
     }
 
-    fn begin<F, W>(
-        &mut self,
-        key: Key,
-        id: String,
-        asked: Option<bool>,
-        begun: Option<Announcement>,
-        node: Node,
-        work: F,
-    ) where
+    fn begin<F, W>(&mut self, key: Key, begun: Begin, node: Node, work: F)
+    where
         F: FnOnce(Node, ControlHandle, Observer) -> W,
         W: Future<Output = Ended> + Send + 'static,
     {
         let (withdraw, withdrawal) = watch::channel(None);
         let control = ControlHandle { withdrawal, shutdown: self.stop.clone() };
         let (permit, open) = (node.permit.clone(), self.metrics.open.clone());
-        let work = work(node, control, self.observer(&key, begun));
-        self.work.insert(key.clone(), Work { id, asked, withdraw });
+        let Begin { id, asked, in_group, event } = begun;
+        let work = work(node, control, self.observer(&key, event));
+        self.work.insert(key.clone(), Work { id, asked, in_group, withdraw });
         open.inc();
         self.tasks.spawn(async move {
             let ended = work.await;
@@ -446,16 +439,25 @@ impl<B: StatusSink> Dispatcher<B> {
             Ended::Answered => {
                 self.waiting.remove(&(key, work.id));
             }
-            Ended::NotYet(request, why) => self.not_yet(&key, &request, Instant::now() + AGAIN, &why),
+            Ended::NotYet(request, group, why) => {
+                self.not_yet(&key, &request, group.as_ref(), Instant::now() + AGAIN, &why);
+            }
             Ended::Paused => {}
         }
     }
 
     /// Records a request that could not start: it is tried again at `again` at the earliest, until its deadline.
-    fn not_yet(&mut self, key: &Key, request: &Request, again: Instant, why: &str) {
+    fn not_yet(
+        &mut self,
+        key: &Key,
+        request: &Request,
+        group: Option<&GroupTask>,
+        again: Instant,
+        why: &str,
+    ) {
         let which = (key.clone(), request.id.clone());
         let waiting = self.waiting.remove(&which).unwrap_or_else(|| Waiting::of(request));
-        let mut status = report::pending(request, why);
+        let mut status = in_group(report::pending(request, why), group);
         if Instant::now() >= waiting.ends {
             status.phase = Phase::Failed;
             "DeadlineExceeded".clone_into(&mut status.reason);
@@ -504,13 +506,6 @@ impl<B: StatusSink> Dispatcher<B> {
                 self.stop.cancel();
             }
         }
-    }
-}
-
-impl Work {
-    fn report(&self, withdrawal: Withdrawal) {
-        self.withdraw
-            .send_if_modified(|reported| reported.is_none().then(|| *reported = Some(withdrawal)).is_some());
     }
 }
 

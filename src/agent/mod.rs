@@ -42,6 +42,7 @@ mod dispatcher;
 mod metrics;
 mod request_source;
 mod standalone;
+mod work;
 
 /// The pause between two checks whether the folder of the runtime's socket exists.
 const SOCKET_PAUSE: Duration = Duration::from_secs(1);

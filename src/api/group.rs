@@ -43,7 +43,8 @@ pub struct TogetherTerms {
     #[schemars(range(min = 1, max = 3600))]
     pub prepare_timeout_seconds: i32,
     /// Seconds that a container which has stopped waits for the others at most. After that it is started without them.
-    #[schemars(range(min = 1, max = 600))]
+    /// Longer than the grace period of each pod.
+    #[schemars(range(min = 1, max = 300))]
     pub barrier_timeout_seconds: i32,
 }
 
@@ -53,7 +54,7 @@ impl Default for TogetherTerms {
             barrier: true,
             on_unprepared: OnUnprepared::default(),
             prepare_timeout_seconds: 30,
-            barrier_timeout_seconds: 30,
+            barrier_timeout_seconds: 60,
         }
     }
 }
@@ -129,6 +130,14 @@ pub struct GroupProgress {
     /// again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ended_request: String,
+}
+
+impl GroupProgress {
+    /// Nothing is done yet.
+    pub fn of(task: &GroupTask) -> Self {
+        let ended_request = task.ended_request.clone();
+        Self { epoch: task.epoch, prepared_at: None, stopped_at: None, ended_request }
+    }
 }
 
 /// What an agent carries out for one pod in a group restart.

@@ -13,6 +13,7 @@ use crate::api::annotation;
 use crate::api::group::{self, GroupPhase, GroupStatus, GroupTask, Member};
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::request::Request;
+use crate::api::status::Status;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
 use crate::cluster::trim::{Trim, Trimmed, meta_of, readable};
@@ -57,19 +58,23 @@ impl GroupRestarts {
         let selection = Selection {
             what: "the InPlaceRollouts with the strategy Together".to_owned(),
             labels: Some(format!("{}=true", annotation::TOGETHER)),
-            from_memory: true,
             ..Selection::default()
         };
         Self(Store::watch(server, selection, stop))
     }
 
-    /// What a group restart in progress asks for in `pod`. If there are several, the one that was begun last.
-    pub fn request_for(&self, pod: Member<'_>) -> Option<GroupRequest> {
-        let groups = self.0.list().into_iter().filter_map(|cached| cached.value.0.clone());
-        let own = groups.filter(|group| group::has_member(&group.rollout, &group.status, pod));
-        let newest = own.max_by_key(|group| (group.status.prepare_at, group.task.rollout.clone()))?;
-        let (request, task) = (newest.request.clone(), newest.task.clone());
-        Some(GroupRequest { request, task, phase: newest.status.phase })
+    /// What a group restart in progress asks for in `pod`, which has `reported` this status last. If there are several:
+    /// one that stops pods already, then the one with the highest number. One before the last that was reported is
+    /// never carried out.
+    pub fn request_for(&self, pod: Member<'_>, reported: Option<&Status>) -> Option<GroupRequest> {
+        let all = self.0.list();
+        let own = all
+            .iter()
+            .filter_map(|cached| cached.value.0.as_deref())
+            .filter(|group| group::has_member(&group.rollout, &group.status, pod));
+        let first = first(own, reported)?;
+        let (request, task) = (first.request.clone(), first.task.clone());
+        Some(GroupRequest { request, task, phase: first.status.phase })
     }
 
     /// What is known about the group restart of the rollout with this uid.
@@ -88,6 +93,21 @@ impl GroupRestarts {
     pub async fn changed(&mut self) {
         self.0.changed().await;
     }
+}
+
+impl Group {
+    /// The order of the group restarts of a pod.
+    fn order(&self) -> (i64, &str) {
+        (self.status.epoch, &self.task.rollout)
+    }
+}
+
+/// The group restart that comes first for a pod that has `reported` this status last, of those to which it belongs.
+fn first<'a>(groups: impl Iterator<Item = &'a Group>, reported: Option<&Status>) -> Option<&'a Group> {
+    let ended = reported.filter(|status| status.phase.is_terminal()).map(|status| status.id.as_str());
+    let last = reported.and_then(|status| Some((status.group.as_ref()?.epoch, status.id.as_str())));
+    let open = |group: &&Group| ended != Some(&group.task.rollout) && last <= Some(group.order());
+    groups.filter(open).max_by_key(|group| (group.status.phase != GroupPhase::Prepare, group.order()))
 }
 
 impl Trim for CachedGroup {
@@ -131,5 +151,46 @@ impl Trim for CachedGroup {
 
     fn most_bytes() -> Option<usize> {
         Some(MAX_BYTES_OF_NAMESPACE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn group(uid: &str, epoch: i64, phase: &str) -> Arc<Group> {
+        let rollout = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+            "metadata": {"name": uid, "namespace": "shop", "uid": uid},
+            "spec": {"target": {"selector": {"matchLabels": {"app": "train"}}}, "containers": [{"name": "app"}],
+                "strategy": "Together"},
+            "status": {"phase": "Running", "group": {"epoch": epoch, "phase": phase, "prepareAt": "2026-11-20T10:00:00Z"}}});
+        CachedGroup::trim(rollout).1.0.unwrap()
+    }
+
+    fn reported(id: &str, phase: &str, epoch: i64) -> Status {
+        serde_json::from_value(
+            json!({"id": id, "phase": phase, "reason": "", "message": "", "startedAt": null,
+            "finishedAt": null, "containers": [], "group": {"epoch": epoch}}),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_group_restart_that_stops_pods_already_comes_before_one_that_is_prepared() {
+        let (a, b) = (group("a", 1, "Stop"), group("b", 2, "Prepare"));
+        let of = |groups: &[&Arc<Group>], status: Option<Status>| {
+            let groups = groups.iter().map(|group| &***group);
+            first(groups, status.as_ref()).map(|group| group.task.rollout.clone())
+        };
+        let both = [&a, &b];
+        assert_eq!(of(&both, None).as_deref(), Some("a"));
+        assert_eq!(of(&both, Some(reported("a", "Running", 1))).as_deref(), Some("a"));
+        assert_eq!(of(&both, Some(reported("a", "Succeeded", 1))).as_deref(), Some("b"));
+        // What has ended on the pod is not begun again, whatever the other one does.
+        assert_eq!(of(&both, Some(reported("b", "Succeeded", 2))), None);
+        let (c, d) = (group("c", 3, "Start"), group("d", 3, "Start"));
+        assert_eq!(of(&[&c, &d], Some(reported("d", "Succeeded", 3))), None, "the same number");
+        assert_eq!(of(&[&c, &d], Some(reported("c", "Succeeded", 3))).as_deref(), Some("d"));
     }
 }

@@ -146,7 +146,7 @@ pub(super) async fn drive(
         if !executor.is_for(&operation) {
             executor = EffectExecutor::new(node, &operation);
         }
-        record_drain(&mut journal, &mut entry, &operation).await;
+        record_waits(&mut journal, &mut entry, &operation).await;
         if control.shutdown.is_cancelled() && may_pause(&operation, &snapshot, &next) {
             return None;
         }
@@ -186,9 +186,12 @@ pub(super) async fn drive(
     Some(conclude(node, entry, &operation, &mut journal, &control.shutdown, observer).await)
 }
 
-/// Writes the begin of the grace period to the journal if it has changed: the node does not show when it began.
-async fn record_drain(journal: &mut JournalWriter, entry: &mut Entry, operation: &Operation) {
-    if entry.open.as_ref().is_none_or(|written| written.drain == operation.drain) {
+/// Writes to the journal when the grace period began and how far the pod is in a group restart, if that has changed: the
+/// node does not show it.
+async fn record_waits(journal: &mut JournalWriter, entry: &mut Entry, operation: &Operation) {
+    let is_written =
+        |written: &Operation| written.drain == operation.drain && written.group == operation.group;
+    if entry.open.as_ref().is_none_or(is_written) {
         return;
     }
     entry.open = Some(operation.clone());
@@ -196,7 +199,7 @@ async fn record_drain(journal: &mut JournalWriter, entry: &mut Entry, operation:
         tracing::warn!(
             pod = %operation.pod,
             %error,
-            "the journal cannot be written: if this process dies, the pod is drained again"
+            "the journal cannot be written: if this process dies, the pod is drained again, or waits for its group again"
         );
     }
 }

@@ -241,13 +241,7 @@ impl Node {
     async fn planned(&self, pod: &PodRef, request: Request) -> Result<Plan, Error> {
         let situation = self.situation(pod, &request).await?;
         match preflight::admit(request, &situation) {
-            Ok(admitted) => {
-                let plan = Plan::of(admitted);
-                if self.group.as_ref().is_some_and(|group| group.barrier) {
-                    plan.check_for_barrier()?;
-                }
-                Ok(plan)
-            }
+            Ok(admitted) => Ok(Plan::of(admitted)),
             Err(refusal) => Err(refusal.into()),
         }
     }
@@ -387,8 +381,8 @@ impl Node {
             }
             _ => None,
         };
-        let in_group = self.group.is_some();
-        Ok(Situation { snapshot, runtime, sources, hashes, hooks, memory, in_group, now: clock::now() })
+        let group = self.group.clone();
+        Ok(Situation { snapshot, runtime, sources, hashes, hooks, memory, group, now: clock::now() })
     }
 
     /// Reads the running container `name`, or the last one of that name, as the source of a clone.

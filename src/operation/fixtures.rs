@@ -159,7 +159,7 @@ pub(super) fn situation(snapshot: Snapshot) -> Situation {
         hashes: Hashes::new(),
         hooks: Hooks::default(),
         memory: None,
-        in_group: false,
+        group: None,
         now: at(0),
         sources: ["app", "side"].map(|name| (name.to_owned(), source())).into(),
     }

@@ -6,19 +6,26 @@
 //! | Prepare, or its phase is unknown | prepare, then wait | wait at the barrier, at most `barrierTimeoutSeconds` |
 //! | Stop | stop | wait at the barrier, at most `barrierTimeoutSeconds` |
 //! | Start | stop | start |
+//! | Stop or Start, and the pod was not prepared in time | end | |
 //! | has ended, or its rollout was deleted | end | start |
 //!
-//! So no pod stays stopped, whatever becomes of the controller and the API server.
+//! So no pod stays stopped, whatever becomes of the controller and the API server. If a container of the pod cannot be
+//! replaced, the others of the pod do not wait any longer.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::api::group::{GroupPhase, GroupProgress, GroupTask};
+use crate::api::status::Engine;
 use crate::operation::decision::{Next, Waiting};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Outcome, Withdrawal};
-use crate::operation::snapshot::{GroupSignal, Snapshot};
+use crate::operation::preflight::AdmittedTarget;
+use crate::operation::snapshot::{Declared, GroupSignal, Snapshot};
 use crate::operation::state::{BACK_SPARE_SECONDS, Operation, later};
+
+/// How much longer than the grace periods of its containers a pod may take to stop, in seconds: the time of the calls.
+const STOP_SPARE_SECONDS: u64 = 5;
 
 /// The part of an operation in a group restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,22 +38,21 @@ pub struct GroupMembership {
     /// When the last container had stopped, while it waited for the other pods.
     #[serde(default)]
     pub stopped_at: Option<Timestamp>,
+    /// True once a container of the pod could not be replaced: its other containers are started without the other pods.
+    #[serde(default)]
+    pub has_failed: bool,
 }
 
 impl GroupMembership {
     /// Nothing is prepared yet.
     pub fn new(task: GroupTask) -> Self {
-        Self { task, prepared_at: None, stopped_at: None }
+        Self { task, prepared_at: None, stopped_at: None, has_failed: false }
     }
 
     /// How far the pod is, for the status.
     pub(super) fn progress(&self) -> GroupProgress {
-        GroupProgress {
-            epoch: self.task.epoch,
-            prepared_at: self.prepared_at,
-            stopped_at: self.stopped_at,
-            ended_request: self.task.ended_request.clone(),
-        }
+        let (prepared_at, stopped_at) = (self.prepared_at, self.stopped_at);
+        GroupProgress { prepared_at, stopped_at, ..GroupProgress::of(&self.task) }
     }
 
     /// Shifts the recorded times by the amount by which the clock was set.
@@ -55,6 +61,48 @@ impl GroupMembership {
             *at = later(*at, by);
         }
     }
+}
+
+/// Why one of these containers cannot be part of a group restart: its name, the reason and what to change.
+pub(super) fn unfit(
+    task: &GroupTask,
+    declared: Option<&Declared>,
+    targets: &[AdmittedTarget],
+) -> Option<(String, String)> {
+    let lets_wait = "set together.barrier: false, or leave the container out";
+    let of_engine = targets.iter().find_map(|target| {
+        let (engine, why) = (target.choice.engine, &target.choice.why);
+        let problem = match engine {
+            // The request is in no annotation of the pod, by which an admission policy knows the images that it may set.
+            Engine::Respec => {
+                format!("its pod's spec would have to be changed ({why}): leave the container out")
+            }
+            Engine::Stop if task.barrier => format!("its kubelet starts it at once ({why}): {lets_wait}"),
+            _ => return None,
+        };
+        Some((target.container.name.clone(), problem))
+    });
+    if !task.barrier || of_engine.is_some() {
+        return of_engine;
+    }
+    let is_killed = |target: &&AdmittedTarget| {
+        let declared = declared.and_then(|declared| declared.container(&target.container.name));
+        declared.is_some_and(|declared| declared.liveness.is_some() || declared.has_startup_probe)
+    };
+    if let Some(target) = targets.iter().find(is_killed) {
+        let why = "its kubelet evaluates the liveness or startup probe while the container waits, and restarts it then";
+        return Some((target.container.name.clone(), format!("{why}: {lets_wait}")));
+    }
+    // The containers of a pod are stopped one after the other.
+    let graces = targets.iter().map(|target| target.container.grace.as_secs()).sum::<u64>();
+    let last =
+        targets.last().filter(|_| graces + STOP_SPARE_SECONDS > task.barrier_timeout_seconds.into())?;
+    let why = format!(
+        "the containers may take {graces} s to stop, which is not shorter by {STOP_SPARE_SECONDS} s than \
+         together.barrierTimeoutSeconds, {}: raise it",
+        task.barrier_timeout_seconds
+    );
+    Some((last.container.name.clone(), why))
 }
 
 /// True when a container of the operation may be stopped.
@@ -67,11 +115,24 @@ pub(super) fn may_stop(operation: &Operation, snapshot: &Snapshot) -> bool {
 pub(super) fn may_start(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> bool {
     let Some(group) = operation.group.as_ref().filter(|group| group.task.barrier) else { return true };
     let open = matches!(snapshot.group, GroupSignal::Phase(GroupPhase::Start) | GroupSignal::Over);
-    open || group.stopped_at.is_some_and(|at| barrier_ends(operation, group, at) <= now)
+    open || group.has_failed || group.stopped_at.is_some_and(|at| barrier_ends(operation, group, at) <= now)
+}
+
+/// The end of an operation of which no container is touched, if the group restart has ended, or goes on without the pod.
+pub(super) fn left(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
+    let group = operation.group.as_ref()?;
+    let withdrawal = match snapshot.group {
+        GroupSignal::Over => Withdrawal::Deleted,
+        GroupSignal::Phase(GroupPhase::Stop | GroupPhase::Start) if group.prepared_at.is_none() => {
+            Withdrawal::Unprepared
+        }
+        _ => return None,
+    };
+    Some(Next::Note(Note::End(Outcome::Cancelled(withdrawal))))
 }
 
 /// The next step of an operation whose containers all wait for the other pods.
-pub(super) fn wait(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
+pub(super) fn wait(operation: &Operation, now: Timestamp) -> Next {
     let Some(group) = &operation.group else {
         return Next::Wait(Waiting { until: operation.forward_until(), on: String::new() });
     };
@@ -79,9 +140,6 @@ pub(super) fn wait(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -
         let Some(at) = group.stopped_at else { return Next::Note(Note::AtBarrier(now)) };
         let on = "stopped: waiting until the other pods of the group have stopped".to_owned();
         return Next::Wait(Waiting { until: barrier_ends(operation, group, at), on });
-    }
-    if snapshot.group == GroupSignal::Over {
-        return Next::Note(Note::End(Outcome::Cancelled(Withdrawal::Deleted)));
     }
     if group.prepared_at.is_none() {
         return Next::Note(Note::Prepared(now));

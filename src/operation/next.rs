@@ -112,7 +112,8 @@ fn untouched(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Opti
         Passage::Next(next) => Some(next),
         Passage::Closed(failure) => Some(fail(operation, failure)),
     };
-    standby::left_alone(operation, snapshot)
+    group::left(operation, snapshot)
+        .or_else(|| standby::left_alone(operation, snapshot))
         .or_else(|| before_touch(operation, snapshot, now))
         .or_else(|| passed(Moment::Before))
         .or_else(|| standby::prove(operation, snapshot, now))
@@ -130,8 +131,11 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     if let Some(failure) = overruled(operation.targets.iter(), snapshot) {
         return fail(operation, failure);
     }
-    let mut is_held = false;
+    let (mut is_held, mut failed) = (false, None);
     for target in &operation.targets {
+        if failed.is_some() && !target.touched {
+            continue;
+        }
         if let Some(note) = stopped_by_kubelet(operation, target, snapshot) {
             return Next::Note(note);
         }
@@ -161,12 +165,17 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
         match replace(operation, target, snapshot, now) {
             Progress::Next(next) => return within(operation, next, now, operation.forward_until(), "Swap"),
             Progress::Held => is_held = true,
+            // A container that waits for the other pods is started before the operation fails.
+            Progress::Failed(failure) if operation.group.is_some() => failed = Some(failure),
             Progress::Failed(failure) => return fail(operation, failure),
             Progress::Running(instance) => return Next::Note(Note::reached(target, instance, snapshot, now)),
         }
     }
+    if let Some(failure) = failed {
+        return if is_held { Next::Note(Note::GroupFailed) } else { fail(operation, failure) };
+    }
     if is_held {
-        return group::wait(operation, snapshot, now);
+        return group::wait(operation, now);
     }
     if !matches!(operation.step, Step::PostHook | Step::Ready)
         && let Some(next) = enter(operation, Step::Verify)

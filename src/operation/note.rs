@@ -25,6 +25,8 @@ pub enum Note {
     Prepared(Timestamp),
     /// All containers have stopped, and wait for the other pods of the group.
     AtBarrier(Timestamp),
+    /// A container cannot be replaced: the others of the pod do not wait for the other pods of the group any more.
+    GroupFailed,
     /// The instance that is to be replaced has ended.
     Stopped(String, Timestamp),
     /// The kubelet created an instance of its own, or stopped the one that this program created. The replacement
@@ -117,6 +119,7 @@ impl Operation {
             Note::Confirmed(at) => self.drain.iter_mut().for_each(|drain| drain.confirmed_at = at),
             Note::Prepared(at) => self.group.iter_mut().for_each(|group| group.prepared_at = Some(at)),
             Note::AtBarrier(at) => self.group.iter_mut().for_each(|group| group.stopped_at = Some(at)),
+            Note::GroupFailed => self.group.iter_mut().for_each(|group| group.has_failed = true),
             Note::Stopped(name, at) => {
                 if let Some(target) = self.target_mut(&name) {
                     target.stopped_at = Some(at);

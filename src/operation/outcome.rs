@@ -38,6 +38,8 @@ pub enum Withdrawal {
     Replaced,
     /// The user interrupted the command.
     Interrupted,
+    /// A group restart goes on without the pod, because the pod was not prepared in time.
+    Unprepared,
 }
 
 /// Why an operation failed.
@@ -255,6 +257,7 @@ impl Withdrawal {
             Self::Deleted => "RequestDeleted",
             Self::Replaced => "RequestReplaced",
             Self::Interrupted => "Interrupted",
+            Self::Unprepared => "NotPrepared",
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::operation::engine::{Choice, MAX_BACK_OFF};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory;
 use crate::operation::port::Port;
-use crate::operation::preflight::{Admitted, AdmittedTarget, Refusal};
+use crate::operation::preflight::{Admitted, AdmittedTarget};
 use crate::operation::snapshot::{Container, Declared, DeclaredContainer, Owner, PullPolicy, RestartPolicy};
 use crate::operation::state::{Operation, Target};
 
@@ -169,20 +169,6 @@ impl Plan {
         let steps = steps.into_iter().flatten().collect();
         let in_cluster = declared.is_some();
         Self { request, pod, sandbox_id, steps, containers, hooks, warnings, owner, left_closed, in_cluster }
-    }
-
-    /// Fails if a container cannot wait, created and not started, for the other pods of a group restart.
-    ///
-    /// # Errors
-    /// [`Refusal::CannotWait`]: its kubelet starts it.
-    pub fn check_for_barrier(&self) -> Result<(), Refusal> {
-        let waits =
-            |planned: &&Planned| planned.choice.engine != Engine::Recreate || planned.action == Action::Swap;
-        let Some(planned) = self.containers.iter().find(waits) else { return Ok(()) };
-        let why =
-            format!("its kubelet starts it (engine {:?}: {})", planned.choice.engine, planned.choice.why);
-        let (pod, name) = (Box::new(self.pod.clone()), planned.container.name.clone());
-        Err(Refusal::CannotWait { pod, name, why })
     }
 
     /// The operation that executes this plan, begun at `now`.

@@ -7,11 +7,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use crate::api::group::GroupTask;
 use crate::api::hook_run::HookRunSpec;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{InvalidRequest, Order, PreHookPhase, Request, RequestedEngine};
 use crate::api::status::ContainerInstance;
 use crate::operation::engine::{Choice, Facts, choose, start_first};
+use crate::operation::group;
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory::Memory;
 use crate::operation::snapshot::{Container, Declared, Gate, Owner, Sandbox, Snapshot, State};
@@ -40,8 +42,8 @@ pub struct Situation {
     pub hooks: Hooks,
     /// The memory that is in use; `None` if it was not observed.
     pub memory: Option<Memory>,
-    /// True for a group restart: a container that has ended is started together with the others.
-    pub in_group: bool,
+    /// The group restart that the request is part of: a container that has ended is started together with the others.
+    pub group: Option<GroupTask>,
     /// The current time.
     pub now: Timestamp,
 }
@@ -258,17 +260,14 @@ pub enum Refusal {
         /// How long the kubelet may delay it.
         seconds: u64,
     },
-    /// The container cannot wait for the other pods of a group restart.
-    #[error(
-        "container {name} of pod {pod} cannot wait at the barrier of a group restart: {why}. Set together.barrier: false, \
-         or leave the container out"
-    )]
+    /// The container cannot be restarted together with other pods, or cannot wait for them.
+    #[error("container {name} of pod {pod} cannot be restarted in this group restart: {why}")]
     CannotWait {
         /// The pod that was requested.
         pod: Box<PodRef>,
         /// The name in the request.
         name: String,
-        /// Why the container cannot wait.
+        /// Why not, and what to change.
         why: String,
     },
     /// No standby can run beside the container.
@@ -423,8 +422,12 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
     let hooks = hooks(&request, &sandbox.pod, &situation.hooks)?;
     let mut targets = Vec::with_capacity(request.containers.len());
     for target in &request.containers {
-        let container =
-            replaceable(snapshot, sandbox, &target.name, target.image.is_some() || situation.in_group)?;
+        let container = replaceable(
+            snapshot,
+            sandbox,
+            &target.name,
+            target.image.is_some() || situation.group.is_some(),
+        )?;
         let facts = Facts {
             pod: &sandbox.pod,
             owner: sandbox.owner,
@@ -452,6 +455,10 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             shares_termination_log: facts.source.is_some_and(|source| source.shares_termination_log),
             room,
         });
+    }
+    let unfit = |task| group::unfit(task, snapshot.declared.as_ref(), &targets);
+    if let Some((name, why)) = situation.group.as_ref().and_then(unfit) {
+        return Err(Refusal::CannotWait { pod: pod(), name, why });
     }
     let graces = targets.iter().map(|target| target.container.grace.as_secs());
     // A standby has the grace period of its container.

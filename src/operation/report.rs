@@ -114,6 +114,9 @@ fn message(operation: &Operation) -> String {
             Withdrawal::Deleted => "the request was withdrawn before anything was touched".to_owned(),
             Withdrawal::Replaced => "another request replaced it before anything was touched".to_owned(),
             Withdrawal::Interrupted => "interrupted before anything was touched".to_owned(),
+            Withdrawal::Unprepared => {
+                "the group restart goes on without this pod, which was not prepared in time. Nothing was touched".to_owned()
+            }
         },
     };
     for remark in &operation.remarks {

@@ -54,7 +54,7 @@ pub(super) fn rollback(
         } else {
             match replace(operation, target, snapshot, now) {
                 Progress::Next(next) => next,
-                Progress::Held => return group::wait(operation, snapshot, now),
+                Progress::Held => return group::wait(operation, now),
                 Progress::Failed(then) => return give_up(then),
                 Progress::Running(instance) => {
                     return Next::Note(Note::reached(target, instance, snapshot, now));

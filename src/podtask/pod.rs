@@ -205,8 +205,7 @@ impl Pod {
         let Some(request) = self.request.as_deref().filter(|request| Some(*request) != own) else {
             return false;
         };
-        let answer = self.answer.as_ref().filter(|answer| answer.id == request);
-        answer.is_none_or(|answer| !answer.phase.is_terminal())
+        self.answer.as_ref().is_none_or(|answer| !answer.has_ended(request))
     }
 
     /// The number of the next task towards `target`. No id with it has been used on this pod, also when the record of

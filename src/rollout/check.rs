@@ -98,14 +98,21 @@ fn together(spec: &InPlaceRolloutSpec) -> Vec<String> {
     }
     let (terms, pod) = (spec.together.unwrap_or_default(), &spec.pod);
     let swaps = spec.containers.iter().any(|container| container.image.is_some());
+    let barrier = if terms.barrier { terms.barrier_timeout_seconds } else { 0 };
     let all_at_once = "all pods are restarted at once";
     [
         (
-            terms.barrier && swaps,
-            "together.barrier: the kubelet starts a container with a new image, and does not wait for other pods: set it to false",
+            swaps,
+            "containers: the kubelet starts a container with a new image, and does not wait for other pods: remove the images, \
+             or use strategy: Rolling",
         ),
         (!(1..=3600).contains(&terms.prepare_timeout_seconds), "together.prepareTimeoutSeconds: it is not in 1..3600"),
-        (!(1..=600).contains(&terms.barrier_timeout_seconds), "together.barrierTimeoutSeconds: it is not in 1..600"),
+        (!(1..=300).contains(&terms.barrier_timeout_seconds), "together.barrierTimeoutSeconds: it is not in 1..300"),
+        (
+            pod.deadline_seconds <= terms.prepare_timeout_seconds.saturating_add(barrier),
+            "pod.deadlineSeconds: it includes the waits: make it longer than together.prepareTimeoutSeconds and \
+             together.barrierTimeoutSeconds",
+        ),
         (spec.on_failure == UpdateFailurePolicy::Abort, "onFailure: a group restart has no way back: use Pause"),
         (pod.each_ready, "pod.eachReady: the containers of a group restart do not wait until the ones before are Ready: remove it"),
         (pod.order == Order::StartFirst, "pod.order: a group restart stops all containers first: use StopFirst"),

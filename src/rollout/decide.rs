@@ -121,11 +121,12 @@ pub fn decide(rollout: &Rollout, mut input: RolloutInput<'_>) -> Decision {
         return refused(rollout, &StopReason::failed("Invalid", problems.join("; ")), input.now);
     }
     let missing = input.target.missing(rollout, &input.pods, input.now);
-    input.pods.retain(|pod| pod.base.is_active() && input.target.has(rollout, pod));
-    let Some(started) = before.started_at else { return begin(rollout, &input) };
-    if rollout.spec.strategy == Strategy::Together {
+    input.pods.retain(|pod| input.target.has(rollout, pod));
+    if let (Strategy::Together, Some(started)) = (rollout.spec.strategy, before.started_at) {
         return together::reconcile(rollout, &input, started);
     }
+    input.pods.retain(|pod| pod.base.is_active());
+    let Some(started) = before.started_at else { return begin(rollout, &input) };
     carry_on(rollout, input, started, missing)
 }
 

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus, RolloutPhase};
 use crate::api::request::{Order, Request};
 use crate::api::rollout_request::request;
@@ -26,6 +27,8 @@ pub struct Rollout {
     pub generation: i64,
     /// True when the rollout is being deleted.
     pub deleting: bool,
+    /// True when it has the label with which agents watch group restarts.
+    pub is_labelled: bool,
     /// The spec as the user wrote it.
     pub spec: InPlaceRolloutSpec,
     /// The last status.
@@ -36,6 +39,8 @@ impl Rollout {
     /// Reads a rollout.
     pub fn read(object: InPlaceRollout) -> Self {
         let meta = object.metadata;
+        let label = meta.labels.as_ref().and_then(|labels| labels.get(annotation::TOGETHER));
+        let is_labelled = label.is_some_and(|label| label == "true");
         Self {
             namespace: meta.namespace.unwrap_or_default(),
             name: meta.name.unwrap_or_default(),
@@ -44,6 +49,7 @@ impl Rollout {
             created: meta.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             generation: meta.generation.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
+            is_labelled,
             spec: object.spec,
             before: object.status.unwrap_or_default(),
         }

@@ -9,6 +9,9 @@ use crate::api::annotation;
 use crate::podtask::pod;
 use crate::rollout::record::PodRecord;
 
+/// The highest number of a group restart; JSON numbers are exact up to it.
+const MAX_EPOCH: i64 = 1 << 53;
+
 /// What a rollout reads from a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
@@ -45,7 +48,7 @@ impl Pod {
             owner: owners.clone().find(|owner| owner.controller == Some(true)).cloned(),
             record: annotation(annotation::ROLLOUT).and_then(|text| serde_json::from_str(text).ok()),
             prefetch: annotation(annotation::ROLLOUT_PREFETCH).cloned(),
-            epoch: annotation(annotation::GROUP_EPOCH).and_then(|text| text.parse().ok()).unwrap_or_default(),
+            epoch: epoch(annotation(annotation::GROUP_EPOCH).map(String::as_str)),
             worked_on: label(annotation::ROLLOUT_UID),
             images: containers.map(|one| (one.name.clone(), one.image.clone().unwrap_or_default())).collect(),
             evicted: conditions
@@ -62,4 +65,10 @@ impl Pod {
         };
         unversioned(self) == unversioned(before)
     }
+}
+
+/// The number in the annotation. Users can write it: a number that no group restart reaches counts as none.
+fn epoch(text: Option<&str>) -> i64 {
+    let number = text.and_then(|text| text.parse().ok());
+    number.filter(|number| (0..MAX_EPOCH).contains(number)).unwrap_or_default()
 }

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::api::annotation;
 use crate::api::group::{GroupPhase, GroupStatus, OnUnprepared, TogetherTerms};
 use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
 use crate::api::status::{Phase, Status};
@@ -32,6 +33,8 @@ use crate::rollout::target::TargetState;
 const UNPREPARED: &str = "PodsUnprepared";
 /// The reason of a pod whose agent did not report in time.
 const NO_REPORT: &str = "NoReport";
+/// The reason of a pod whose report was replaced.
+const REPLACED: &str = "ReportReplaced";
 /// The interval between two writes of the status in which only numbers differ: each one goes to the agents of all nodes.
 const COUNT_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 /// How much later than a pod's own deadline its end may be reported.
@@ -52,6 +55,8 @@ enum Progress {
     Prepared,
     /// Its containers have stopped and wait at the barrier.
     Stopped,
+    /// It is being deleted.
+    Leaving,
     /// All its containers run again.
     Done,
     /// It was not restarted, or not completely: reason, message.
@@ -69,6 +74,17 @@ impl<'a> Member<'a> {
     fn of(pod: &'a Pod, rollout: &Rollout, input: &RolloutInput<'_>) -> Self {
         let report = pod.base.answer.as_ref().filter(|report| report.id == rollout.uid);
         let progress = match report {
+            _ if pod.base.is_deleting() => Progress::Leaving,
+            // An agent begins another request only after the group restart has ended on the pod.
+            None if rollout
+                .before
+                .group
+                .as_ref()
+                .is_some_and(|group| group.phase == GroupPhase::Start && pod.epoch >= group.epoch) =>
+            {
+                let why = "another request replaced the report of its agent".to_owned();
+                Progress::Failed(REPLACED.to_owned(), why)
+            }
             None => match Reach::of(pod, input.agents) {
                 reach if reach.is_reachable() => Progress::Waiting,
                 reach => Progress::Unreachable(reach.problem()),
@@ -93,6 +109,14 @@ impl<'a> Member<'a> {
 
     fn was_prepared(&self) -> bool {
         self.report.and_then(|report| report.group.as_ref()).is_some_and(|group| group.prepared_at.is_some())
+    }
+
+    /// True when its containers may still run although all are to stop: it has not reported the stop, or the failure came
+    /// before it.
+    fn is_stopping(&self) -> bool {
+        let group = self.report.and_then(|report| report.group.as_ref());
+        let open = group.is_some_and(|group| group.prepared_at.is_some() && group.stopped_at.is_none());
+        open && self.progress != Progress::Done
     }
 
     /// True when its agent has nothing more to report.
@@ -136,15 +160,21 @@ enum Step {
 pub(super) fn reconcile(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> Decision {
     let Some(group) = &rollout.before.group else { return prepare(rollout, input, started) };
     let terms = rollout.spec.together.unwrap_or_default();
-    let belongs = |pod: &&&Pod| group.prepare_at.is_some_and(|at| pod.base.created <= at);
-    let members: Vec<_> =
-        input.pods.iter().filter(belongs).map(|pod| Member::of(pod, rollout, input)).collect();
+    let belongs =
+        |pod: &&&Pod| !pod.base.has_ended() && group.prepare_at.is_some_and(|at| pod.base.created <= at);
+    let members = input.pods.iter().filter(belongs).map(|pod| Member::of(pod, rollout, input));
+    let (leaving, members): (Vec<_>, Vec<_>) =
+        members.partition(|member| member.progress == Progress::Leaving);
+    let leaving = leaving.iter().any(Member::is_stopping);
     let step = match group.phase {
         GroupPhase::Prepare => match stop_reason(rollout, input, started, 0, 1, false) {
             Some(StopReason { phase, reason, message }) => Step::End(phase, reason, message),
-            None => prepared(group, terms, &members, input.now),
+            None => match prepared(group, terms, &members, input.now) {
+                Step::Enter(_) if rollout.spec.paused => Step::Stay(None),
+                step => step,
+            },
         },
-        GroupPhase::Stop => stopped(group, terms, &members, input.now),
+        GroupPhase::Stop => stopped(group, terms, &members, leaving, input.now),
         GroupPhase::Start => ended(rollout, group, &members, input.now),
     };
     publish(rollout, group, &members, step, input.now)
@@ -155,34 +185,51 @@ fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> D
     let now = input.now;
     let mut status =
         InPlaceRolloutStatus { observed_generation: rollout.generation, ..rollout.before.clone() };
-    let mut decision = Decision::default();
     if let Some(StopReason { phase, reason, message }) = stop_reason(rollout, input, started, 0, 1, false) {
         (status.phase, status.message) = (phase, message);
         reason.clone_into(&mut status.reason);
     } else if rollout.spec.paused {
         (status.phase, status.message) = (RolloutPhase::Paused, "paused by spec.paused".to_owned());
         PAUSED.clone_into(&mut status.reason);
+    } else if !rollout.is_labelled {
+        let end = later(started, seconds(rollout.spec.together.unwrap_or_default().prepare_timeout_seconds));
+        if now < end {
+            // The write changes the version of the rollout: the status follows from the next reconcile.
+            let status = rollout.before.clone();
+            return Decision { status, labels: true, requeue_at: Some(end), ..Decision::default() };
+        }
+        let label = annotation::TOGETHER;
+        status.phase = RolloutPhase::Failed;
+        UNPREPARED.clone_into(&mut status.reason);
+        status.message = format!(
+            "the rollout could not be given the label {label}, with which agents watch it. No container was stopped"
+        );
     } else {
         let owners = match input.target {
             TargetState::Present { owners: Some(owners), .. } => owners.iter().cloned().collect(),
             _ => Vec::new(),
         };
+        let active = || input.pods.iter().filter(|pod| pod.base.is_active());
+        let newest = active().map(|pod| pod.base.created).max();
         let epoch = 1 + input.pods.iter().map(|pod| pod.epoch).max().unwrap_or_default();
-        let pods = number(input.pods.len());
+        let pods = number(active().count());
         status.phase = RolloutPhase::Running;
         "Prepare".clone_into(&mut status.reason);
         status.message = format!("group restart {epoch}: {pods} pods are being prepared");
         (status.pods, status.wanted) = (pods, pods);
         status.progressed_at = Some(now);
-        status.group =
-            Some(GroupStatus { epoch, prepare_at: Some(now), owners, pods, ..GroupStatus::default() });
-        decision.labels = true;
+        status.group = Some(GroupStatus {
+            epoch,
+            prepare_at: newest.max(Some(now)),
+            owners,
+            pods,
+            ..GroupStatus::default()
+        });
     }
     report::complete(rollout, &mut status, now);
-    decision.requeue_at = Some(now).filter(|_| decision.labels);
-    decision.events = report::events(rollout, &status);
-    decision.status = status;
-    decision
+    let requeue_at = status.group.as_ref().map(|_| now);
+    let events = report::events(rollout, &status);
+    Decision { status, events, requeue_at, ..Decision::default() }
 }
 
 /// What follows from the members in the phase Prepare.
@@ -212,9 +259,17 @@ fn prepared(group: &GroupStatus, terms: TogetherTerms, members: &[Member<'_>], n
 }
 
 /// What follows from the members in the phase Stop.
-fn stopped(group: &GroupStatus, terms: TogetherTerms, members: &[Member<'_>], now: Timestamp) -> Step {
+fn stopped(
+    group: &GroupStatus,
+    terms: TogetherTerms,
+    members: &[Member<'_>],
+    leaving: bool,
+    now: Timestamp,
+) -> Step {
     let end = later(group.stop_at.unwrap_or(now), seconds(terms.barrier_timeout_seconds));
-    let stopping = members.iter().any(|member| member.progress == Progress::Prepared);
+    // Without a target its pods are not known.
+    let is_unknown = members.is_empty() && group.pods > 0;
+    let stopping = leaving || is_unknown || members.iter().any(Member::is_stopping);
     if stopping && now < end { Step::Stay(Some(end)) } else { Step::Enter(GroupPhase::Start) }
 }
 
@@ -232,6 +287,9 @@ fn ended(rollout: &Rollout, group: &GroupStatus, members: &[Member<'_>], now: Ti
     let gone = if gone > 0 { format!(", {gone} were deleted meanwhile") } else { String::new() };
     let message =
         format!("group restart {}: {done} of {} pods are restarted{gone}", group.epoch, members.len());
+    if members.is_empty() && group.pods > 0 {
+        return Step::End(RolloutPhase::Failed, SOME_FAILED, message);
+    }
     if failed > 0 {
         let message = format!("{message}, {failed} are not: see status.failures");
         return Step::End(RolloutPhase::Failed, SOME_FAILED, message);

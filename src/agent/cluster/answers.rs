@@ -111,8 +111,12 @@ impl Answers {
                 }
             }
             for cached in pods.list() {
-                let withdrawn =
-                    unwritten::withdrawn(cached.status().as_ref(), requested(&cached).as_deref(), now);
+                let status = cached.status();
+                let waits_in_group = status.as_ref().is_some_and(|status| {
+                    status.group.is_some() && self.0.groups.signal(&status.id) != GroupSignal::Over
+                });
+                let withdrawn = unwritten::withdrawn(status.as_ref(), requested(&cached).as_deref(), now);
+                let withdrawn = withdrawn.filter(|_| !waits_in_group);
                 let pod = cached.reference();
                 if let Some(status) = withdrawn.filter(|_| !self.0.knows(&pod)) {
                     self.0.report(&pod, &status);

@@ -45,18 +45,15 @@ impl Watched {
         }
         let key = Key::from(&pod.reference());
         let annotated = Request::parse(pod.request()).transpose();
-        let reported = || self.answers.reported(&key);
-        if let Some(asked) = self.groups.request_for(pod.member()).filter(|_| !pod.is_finished()) {
-            let reported = reported();
-            let id = &asked.request.id;
-            if !reported.as_ref().is_some_and(|status| status.id == *id && status.phase.is_terminal()) {
-                let annotated = annotated.as_ref().and_then(|request| request.as_ref().ok());
-                let ended = annotated.filter(|one| reported.is_some_and(|status| status.has_ended(&one.id)));
-                let ended_request = ended.map(|one| one.id.clone()).unwrap_or_default();
-                let held = asked.phase != GroupPhase::Prepare || self.gates.is_under_way(&pod.reference());
-                let group = Some(GroupTask { ended_request, ..asked.task });
-                return Some((key, PodRequest { uid: None, held, group, request: Ok(asked.request) }));
-            }
+        let reported = self.answers.reported(&key);
+        let asked = self.groups.request_for(pod.member(), reported.as_ref());
+        if let Some(asked) = asked.filter(|_| !pod.is_finished()) {
+            let annotated = annotated.as_ref().and_then(|request| request.as_ref().ok());
+            let ended = annotated.filter(|one| reported.is_some_and(|status| status.has_ended(&one.id)));
+            let ended_request = ended.map(|one| one.id.clone()).unwrap_or_default();
+            let held = asked.phase != GroupPhase::Prepare || self.gates.is_under_way(&pod.reference());
+            let group = Some(GroupTask { ended_request, ..asked.task });
+            return Some((key, PodRequest { uid: None, held, group, request: Ok(asked.request) }));
         }
         let request = annotated?;
         let held = self.gates.is_under_way(&pod.reference());

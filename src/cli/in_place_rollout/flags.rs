@@ -68,6 +68,13 @@ pub(super) struct GroupFlags {
     /// Restart the others if a pod cannot be prepared [default: the group restart fails, and no container is stopped]
     #[arg(long, requires = "together")]
     skip_unprepared: bool,
+    /// Time until all pods must be prepared [default: 30s]
+    #[arg(long, value_name = "TIME", requires = "together")]
+    prepare_timeout: Option<Seconds>,
+    /// How long a stopped container waits for the other pods, at most 5m; longer than the grace period of the pods [default:
+    /// 60s]
+    #[arg(long, value_name = "TIME", requires = "together", conflicts_with = "no_barrier")]
+    barrier_timeout: Option<Seconds>,
 }
 
 impl GroupFlags {
@@ -77,7 +84,16 @@ impl GroupFlags {
             return (Strategy::Rolling, None);
         }
         let on_unprepared = if self.skip_unprepared { OnUnprepared::Skip } else { OnUnprepared::Fail };
-        let terms = TogetherTerms { barrier: !self.no_barrier, on_unprepared, ..TogetherTerms::default() };
+        let default = TogetherTerms::default();
+        let seconds = |given: Option<Seconds>, default| {
+            given.map_or(default, |Seconds(seconds)| i32::try_from(seconds).unwrap_or(i32::MAX))
+        };
+        let terms = TogetherTerms {
+            barrier: !self.no_barrier,
+            on_unprepared,
+            prepare_timeout_seconds: seconds(self.prepare_timeout, default.prepare_timeout_seconds),
+            barrier_timeout_seconds: seconds(self.barrier_timeout, default.barrier_timeout_seconds),
+        };
         (Strategy::Together, Some(terms))
     }
 }
@@ -87,7 +103,7 @@ impl RolloutFlags {
     pub(in crate::cli) fn given(&self) -> Option<&'static str> {
         let Self {
             selector,
-            group: GroupFlags { together, no_barrier, skip_unprepared },
+            group: GroupFlags { together, no_barrier, skip_unprepared, prepare_timeout, barrier_timeout },
             max_unavailable,
             partition,
             failure_threshold,
@@ -103,6 +119,8 @@ impl RolloutFlags {
             (*together, "--together"),
             (*no_barrier, "--no-barrier"),
             (*skip_unprepared, "--skip-unprepared"),
+            (prepare_timeout.is_some(), "--prepare-timeout"),
+            (barrier_timeout.is_some(), "--barrier-timeout"),
             (max_unavailable.is_some(), "--max-unavailable"),
             (partition.is_some(), "--partition"),
             (failure_threshold.is_some(), "--failure-threshold"),

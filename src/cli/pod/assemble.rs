@@ -111,7 +111,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
             hashes: Hashes::new(),
             hooks: Hooks::default(),
             memory: None,
-            in_group: false,
+            group: None,
             now,
         },
         unseen,

@@ -1,11 +1,14 @@
 //! An operation in a group restart: what it does in each phase, and that no container stays stopped.
 
 use super::*;
-use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, pod_in_cluster, situation_in_cluster};
+use crate::failure::Class;
+use crate::operation::effect::Effect;
+use crate::operation::fixtures::{
+    Answer, Bench, Kubelet, ask, at, find, pod_in_cluster, situation_in_cluster,
+};
 use crate::operation::next::next;
-use crate::operation::plan::Plan;
-use crate::operation::preflight::Refusal;
-use crate::operation::snapshot::State;
+use crate::operation::preflight::Situation;
+use crate::operation::snapshot::{DeclaredContainer, State};
 
 const PREPARE: GroupSignal = GroupSignal::Phase(GroupPhase::Prepare);
 const STOP: GroupSignal = GroupSignal::Phase(GroupPhase::Stop);
@@ -13,7 +16,7 @@ const START: GroupSignal = GroupSignal::Phase(GroupPhase::Start);
 
 fn task(barrier: bool) -> GroupTask {
     let (rollout, ended_request) = ("r-1".to_owned(), String::new());
-    GroupTask { rollout, epoch: 3, barrier, barrier_timeout_seconds: 30, ended_request }
+    GroupTask { rollout, epoch: 3, barrier, barrier_timeout_seconds: 60, ended_request }
 }
 
 fn bench(text: &str, barrier: bool) -> Bench {
@@ -48,7 +51,7 @@ fn a_pod_is_prepared_then_stopped_then_started_each_when_the_group_is() {
     let until = held(&mut bench);
     assert_eq!(bench.log[2..], ["Stop app-2", "Create app 3", "Stop side-2", "Create side 3"]);
     let stopped_at = membership(&bench).stopped_at.unwrap();
-    assert_eq!(until, stopped_at + SignedDuration::from_secs(30));
+    assert_eq!(until, stopped_at + SignedDuration::from_secs(60));
     bench.snapshot.group = START;
     assert_eq!(bench.obey(), Outcome::Succeeded);
     let starts: Vec<_> = bench.log.iter().filter(|effect| effect.starts_with("Start")).collect();
@@ -122,9 +125,9 @@ fn a_container_that_has_ended_is_part_of_a_group_restart() {
     let ended = find(&mut snapshot, "app-2");
     (ended.state, ended.finished_at, ended.exit_code) = (State::Exited, Some(at(-1_000)), 137);
     let alone = situation_in_cluster(snapshot);
-    let refusal = crate::operation::fixtures::ask("restart app", &alone).unwrap_err();
+    let refusal = ask("restart app", &alone).unwrap_err();
     assert_eq!(refusal.reason(), "NotRunning");
-    let together = crate::operation::preflight::Situation { in_group: true, ..alone };
+    let together = Situation { group: Some(task(true)), ..alone };
     let mut bench = Bench::of("restart app", together, Kubelet::Silent);
     bench.operation.group = Some(GroupMembership::new(task(true)));
     bench.snapshot.group = PREPARE;
@@ -135,13 +138,61 @@ fn a_container_that_has_ended_is_part_of_a_group_restart() {
     assert_eq!(bench.log[1..], ["Create app 3"]);
 }
 
+fn app(snapshot: &mut Snapshot) -> &mut DeclaredContainer {
+    snapshot.declared.as_mut().unwrap().containers.iter_mut().find(|one| one.name == "app").unwrap()
+}
+
 #[test]
-fn only_what_this_program_starts_can_wait_at_a_barrier() {
-    let plan = |text: &str| {
-        let situation = situation_in_cluster(pod_in_cluster());
-        Plan::of(crate::operation::fixtures::ask(text, &situation).unwrap()).check_for_barrier()
+fn a_container_that_cannot_wait_is_refused_by_name() {
+    let refusal = |text: &str, task: GroupTask, change: fn(&mut Snapshot)| {
+        let mut snapshot = pod_in_cluster();
+        change(&mut snapshot);
+        let situation = Situation { group: Some(task), ..situation_in_cluster(snapshot) };
+        ask(text, &situation).err().map(|refusal| (refusal.reason(), refusal.to_string()))
     };
-    assert_eq!(plan("restart app"), Ok(()));
-    let Err(refusal @ Refusal::CannotWait { .. }) = plan("swap app=repo/app:v2") else { panic!() };
-    assert!(refusal.to_string().contains("together.barrier: false"), "{refusal}");
+    let startup: fn(&mut Snapshot) = |snapshot| app(snapshot).has_startup_probe = true;
+    let slow: fn(&mut Snapshot) =
+        |snapshot| find(snapshot, "app-2").grace = std::time::Duration::from_secs(58);
+    assert_eq!(refusal("restart app", task(true), |_| {}), None);
+    for (text, change, says) in [
+        ("swap app=repo/app:v2", (|_| {}) as fn(&mut Snapshot), "spec would have to be changed"),
+        ("restart app", startup, "liveness or startup probe"),
+        ("restart app", slow, "may take 58 s to stop"),
+        ("restart app,side", |_| {}, "may take 60 s to stop"),
+    ] {
+        let (reason, message) = refusal(text, task(true), change).unwrap();
+        assert!(reason == "CannotWait" && message.contains(says), "{text}: {message}");
+    }
+    // Without a barrier nothing waits.
+    assert_eq!(refusal("restart app", task(false), startup), None);
+    assert_eq!(refusal("restart app", task(false), slow), None);
+    assert_eq!(refusal("swap app=repo/app:v2", task(false), |_| {}).unwrap().0, "CannotWait");
+}
+
+#[test]
+fn a_pod_that_is_not_prepared_in_time_is_left_as_it_is() {
+    for signal in [STOP, START] {
+        let mut bench = bench("restart app", true);
+        bench.snapshot.group = signal;
+        assert_eq!(bench.obey(), Outcome::Cancelled(Withdrawal::Unprepared), "{signal:?}");
+        assert_eq!(bench.log, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn when_one_container_of_a_pod_fails_the_others_are_started_first() {
+    for (fails, other) in [("side", "app-3"), ("app", "side-2")] {
+        let mut bench = bench("restart app,side", true);
+        held(&mut bench);
+        bench.snapshot.group = STOP;
+        let outcome = bench.play(|effect, _| match effect {
+            Effect::Create { container, .. } if container == fails => Answer::No(Class::Final),
+            _ => Answer::Obey,
+        });
+        assert!(matches!(outcome, Outcome::Failed { touched: true, .. }), "{outcome:?}");
+        // The container that comes later in the order is not touched any more.
+        let started = bench.log.iter().any(|effect| effect == "Start app-3");
+        assert_eq!(started, fails == "side", "{:?}", bench.log);
+        assert_eq!(find(&mut bench.snapshot, other).state, State::Running);
+    }
 }

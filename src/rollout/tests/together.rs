@@ -18,8 +18,9 @@ impl Group {
         let pods = (0..pods).map(pod).collect();
         let mut group = Self { rollout: rollout(&spec), pods, agents: None };
         let first = group.reconcile(1);
-        assert!(first.labels, "{first:?}");
-        group.rollout.before = first.status;
+        assert!(first.labels && first.status == group.rollout.before, "the label comes first: {first:?}");
+        group.rollout.is_labelled = true;
+        group.rollout.before = group.reconcile(1).status;
         group
     }
 
@@ -200,8 +201,18 @@ fn a_newer_rollout_ends_the_preparation_and_nothing_after_it() {
 fn each_group_restart_has_a_higher_number_than_the_ones_of_its_pods() {
     let mut pods: Vec<_> = (0..2).map(pod).collect();
     pods[1]["metadata"]["annotations"]["inplace.dev/group-epoch"] = json!("6");
-    let decision = reconcile(&json!({"strategy": "Together"}), &pods, &[], 1);
-    assert_eq!(decision.status.group.unwrap().epoch, 7);
+    let epoch = |pods: &[Value]| {
+        let mut group =
+            Group { rollout: rollout(&json!({"strategy": "Together"})), pods: pods.to_vec(), agents: None };
+        group.rollout.is_labelled = true;
+        group.go(1).epoch
+    };
+    assert_eq!(epoch(&pods), 7);
+    // Users can write the annotation.
+    for forged in ["9223372036854775807", "-3", "x"] {
+        pods[0]["metadata"]["annotations"]["inplace.dev/group-epoch"] = json!(forged);
+        assert_eq!(epoch(&pods), 7, "{forged}");
+    }
 }
 
 #[test]
@@ -228,7 +239,9 @@ fn what_a_group_restart_cannot_do_is_refused_field_by_field() {
     };
     assert_eq!(problems(json!({})), "");
     for (more, field) in [
-        (json!({"containers": [{"name": "app", "image": "app:2"}]}), "spec.together.barrier"),
+        (json!({"containers": [{"name": "app", "image": "app:2"}]}), "spec.containers"),
+        (json!({"together": {"barrierTimeoutSeconds": 301}}), "spec.together.barrierTimeoutSeconds"),
+        (json!({"pod": {"deadlineSeconds": 90}}), "spec.pod.deadlineSeconds"),
         (json!({"pod": {"gracePeriodSeconds": 5}}), "spec.pod.gracePeriodSeconds"),
         (json!({"pod": {"order": "StartFirst"}}), "spec.pod.order"),
         (json!({"pod": {"eachReady": true}}), "spec.pod.eachReady"),
@@ -237,6 +250,84 @@ fn what_a_group_restart_cannot_do_is_refused_field_by_field() {
     ] {
         assert!(problems(more.clone()).starts_with(field), "{more}: {}", problems(more.clone()));
     }
-    let swap = json!({"containers": [{"name": "app", "image": "app:2"}], "together": {"barrier": false}});
-    assert_eq!(problems(swap), "");
+    let without = json!({"pod": {"deadlineSeconds": 90}, "together": {"barrier": false}});
+    assert_eq!(problems(without), "");
+}
+
+#[test]
+fn the_barrier_waits_for_pods_whose_containers_may_still_run() {
+    // One failed before its stop was reported, or is being deleted.
+    for is_deleted in [false, true] {
+        let mut group = Group::new(2, &json!({}));
+        group.report_all("Running", Some(2), None);
+        group.go(3);
+        group.report(0, "Running", Some(2), Some(4));
+        if is_deleted {
+            group.pods[1]["metadata"]["deletionTimestamp"] = json!(at(4));
+        } else {
+            group.report(1, "Failed", Some(2), None);
+        }
+        assert_eq!(group.go(5).phase, GroupPhase::Stop, "{is_deleted}");
+        assert_eq!(group.go(63).phase, GroupPhase::Start, "{is_deleted}: the time is over");
+    }
+}
+
+#[test]
+fn a_pause_holds_what_is_prepared() {
+    let mut group = Group::new(1, &json!({}));
+    group.report_all("Running", Some(2), None);
+    group.rollout.spec.paused = true;
+    assert_eq!(group.go(3).phase, GroupPhase::Prepare);
+    group.rollout.spec.paused = false;
+    assert_eq!(group.go(4).phase, GroupPhase::Stop);
+}
+
+#[test]
+fn a_report_that_another_request_replaced_is_not_waited_for() {
+    let mut group = Group::new(1, &json!({}));
+    group.report_all("Running", Some(2), None);
+    group.go(3);
+    group.report_all("Running", Some(2), Some(4));
+    group.go(5);
+    let annotations = &mut group.pods[0]["metadata"]["annotations"];
+    annotations["inplace.dev/group-epoch"] = json!("1");
+    annotations["inplace.dev/status"] = json!(
+        r#"{"id": "2", "phase": "Running", "reason": "", "message": "", "startedAt": null, "finishedAt": null, "containers": []}"#
+    );
+    group.go(6);
+    assert_eq!(group.rollout.before.failures[0].reason, "ReportReplaced", "{:?}", group.phase());
+}
+
+#[test]
+fn without_its_pods_a_group_restart_does_not_succeed() {
+    let mut group = Group::new(1, &json!({}));
+    group.report_all("Running", Some(2), None);
+    group.go(3);
+    group.pods.clear();
+    assert_eq!(group.go(4).phase, GroupPhase::Stop, "nothing is known about them");
+    group.go(63);
+    group.go(64);
+    assert_eq!(group.phase().0, RolloutPhase::Failed, "{:?}", group.phase());
+}
+
+#[test]
+fn a_rollout_that_gets_no_label_fails() {
+    let mut group =
+        Group { rollout: rollout(&json!({"strategy": "Together"})), pods: vec![pod(0)], agents: None };
+    assert!(group.reconcile(29).labels);
+    group.rollout.before = group.reconcile(30).status;
+    assert_eq!((group.phase().0, group.phase().1), (RolloutPhase::Failed, "PodsUnprepared"));
+}
+
+#[test]
+fn after_a_group_restart_an_earlier_request_of_a_pod_is_not_in_progress() {
+    let mut ended = pod(0);
+    ended["metadata"]["annotations"] = json!({
+        "inplace.dev/request": r#"{"id": "1", "containers": [{"name": "app"}]}"#,
+        "inplace.dev/status": json!({"id": "g", "phase": "Succeeded", "reason": "", "message": "", "startedAt": null,
+            "finishedAt": at(-10), "containers": [], "group": {"epoch": 1, "endedRequest": "1"}}).to_string(),
+    });
+    assert!(!read(&ended).base.is_taken(None));
+    let decision = reconcile(&json!({}), &[ended], &[], 1);
+    assert_eq!(decision.writes.len(), 1, "a later rollout takes the pod: {decision:?}");
 }

@@ -71,6 +71,22 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
         assert_eq!((&status["phase"], &status["done"]), (&json!("Succeeded"), &json!(COUNT)), "{status:#}");
         group.stop_before_start();
     });
+    parts.run("an agent that restarts while its pods are prepared", || {
+        let before = group.load.pods();
+        agents[1].kill();
+        let rollout = group.begin();
+        group.wait_until_prepared(&group.nodes[0]);
+        agents[0].kill();
+        agents[0] = start(&group.nodes[0]);
+        agents[1] = start(&group.nodes[1]);
+        let status = group.end_of(&rollout);
+        assert_eq!((&status["phase"], &status["done"]), (&json!("Succeeded"), &json!(COUNT)), "{status:#}");
+        group.load.same_but_restarted(&before, restarts(before.values().next().unwrap()) + 1);
+    });
+    // Each pod has the request of the first part still, and a status of group restarts.
+    parts.run("a rollout afterwards", || {
+        fixture.through(&["restart", "deploy/train", "-c", "app", "--max-unavailable", "100%"], COUNT);
+    });
     let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
 }
@@ -194,8 +210,32 @@ impl Group<'_> {
         assert_eq!(self.load.pods().values().map(restarts).collect::<Vec<_>>(), restarts_before);
     }
 
+    /// Waits until the agent of this node has reported that its pods are prepared.
+    fn wait_until_prepared(&self, node: &Node) {
+        eventually("the pods of a node are prepared", || {
+            let pods = self.load.pods();
+            let statuses = self.statuses();
+            let mut own = pods.iter().filter(|(_, pod)| pod["spec"]["nodeName"] == *node.name);
+            let is_prepared = |name: &String| {
+                let status = &statuses[name];
+                let group = status.group.as_ref().filter(|_| !status.phase.is_terminal());
+                group.is_some_and(|group| group.prepared_at.is_some())
+            };
+            own.all(|(name, _)| is_prepared(name)).then_some(())
+        });
+    }
+
     /// Begins a group restart, and returns its name once the agents were asked to stop the containers.
     fn begin_until_stop(&self) -> String {
+        let name = self.begin();
+        eventually("the agents are to stop", || {
+            (self.fixture.rollout(&name)["status"]["group"]["phase"] == "Stop").then_some(())
+        });
+        name
+    }
+
+    /// Begins a group restart, and returns its name.
+    fn begin(&self) -> String {
         let manifest = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
             "metadata": {"generateName": "train-", "namespace": "default"},
             "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "train"}}, "containers": [{"name": "app"}],
@@ -203,11 +243,7 @@ impl Group<'_> {
         let path = self.fixture.cluster.lab().dir.join("train.json");
         std::fs::write(&path, manifest.to_string()).unwrap();
         let name = self.fixture.cluster.kubectl(&["create", "-o", "name", "-f", path.to_str().unwrap()]);
-        let name = name.trim().rsplit('/').next().unwrap().to_owned();
-        eventually("the agents are to stop", || {
-            (self.fixture.rollout(&name)["status"]["group"]["phase"] == "Stop").then_some(())
-        });
-        name
+        name.trim().rsplit('/').next().unwrap().to_owned()
     }
 
     fn end_of(&self, rollout: &str) -> Value {

@@ -38,7 +38,9 @@ impl Trim for CachedRollout {
 
     /// The status is not compared, because the controller itself writes it.
     fn is_unchanged_since(&self, before: &Self) -> bool {
-        let user = |rollout: &Rollout| (rollout.generation, rollout.deleting, rollout.uid.clone());
+        let user = |rollout: &Rollout| {
+            (rollout.generation, rollout.deleting, rollout.is_labelled, rollout.uid.clone())
+        };
         match (&self.0, &before.0) {
             (Some(now), Some(before)) => user(now) == user(before) && now.spec == before.spec,
             _ => false,

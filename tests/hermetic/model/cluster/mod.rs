@@ -196,7 +196,7 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         hashes: hashes(world),
         hooks: Hooks::default(),
         memory: None,
-        in_group: false,
+        group: None,
         now: world.now,
     };
     Ok(Plan::of(admit(request, &situation)?).begin(world.now))

@@ -189,7 +189,7 @@ fn begin(request: Request, world: &mut World) -> Operation {
         hashes: BTreeMap::new(),
         hooks,
         memory: None,
-        in_group: false,
+        group: None,
         now: epoch(),
     };
     Plan::of(admit(request, &situation).unwrap()).begin(epoch())
