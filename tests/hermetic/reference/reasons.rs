@@ -11,7 +11,7 @@ use crate::sources::product;
 const PAGE: &str = "docs/reference/events.md";
 
 /// Reasons that the code makes of the names of variants.
-const VARIANTS: [&str; 2] = ["PausedByCanaryPauseStep", "PausedByStepBasedHook"];
+const VARIANTS: [&str; 4] = ["PausedByCanaryPauseStep", "PausedByStepBasedHook", "Start", "Stop"];
 
 /// Lines with names of types, kinds, calls and headings.
 const NAMES: &str = r#"call!\(|debug_(struct|tuple)|write_str|named\("|forbidden\("|kind\("|_heading|serde\(|printcolumn|watch\(|store\(|subjects\("|paged\(|all\("|"kind":|^\s*(kind|status|singular|plural|derive) ="#;
@@ -23,7 +23,7 @@ DeletionByTaintManager Deployment DisruptionTarget DoesNotExist Ei Equal Error E
 FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun HostIP IfNotPresent In InPlace
 InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer
 NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer
-PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Prepare Present Progressing Pull Pulled Ready
+PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready
 Reconciling Recreate Rollback ScaleFailed ScaleIn Secret Stalled StartFirst StartInPlaceUpdate StopFirst Swap
 TerminationByKubelet Ti True Unknown Unreached UpdateFailed Updated
 Verify Warning
