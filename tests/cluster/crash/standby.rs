@@ -13,7 +13,7 @@ use crate::{
     orphaned_fence::collection,
     pod::{Pod, is_ready},
     start_first::{Client, SHARED, start_first},
-    support::wait::eventually,
+    support::wait::eventually_within,
 };
 
 /// The duration of the outage.
@@ -156,23 +156,32 @@ fn a_node_that_restarts_ends_the_operation_and_leaves_one_container() {
     let _next = fixture.agent();
 
     for ((pod, held), before) in pods.iter().zip(&held).zip(sandboxes) {
-        let object = pod.wait_for(LONG, "its operation has ended and it is Ready", |object| {
-            let ended =
-                status(object).is_some_and(|status| status.id == held.id && status.phase.is_terminal());
-            ended && is_ready(object)
+        let object = pod.wait_for(LONG, "its operation has ended", |object| {
+            status(object).is_some_and(|status| status.id == held.id && status.phase.is_terminal())
         });
         let status = status(&object).unwrap();
-        eventually(
+        let left = eventually_within(
+            LONG,
             &format!("{:?} to leave one container in another sandbox: {status:?}", held.point),
             || {
                 let all = containers(pod);
                 let running: Vec<_> = all.iter().filter(|one| is_running(one)).collect();
-                let [only] = running[..] else { return None };
                 let is_ours =
                     |one: &v1::Container| is_fence(one) || one.labels.contains_key(annotation::STANDBY);
-                (only.pod_sandbox_id != before && !all.iter().any(is_ours)).then_some(())
+                match running[..] {
+                    [only] if only.pod_sandbox_id != before && !all.iter().any(is_ours) => {
+                        Ok(only.id.clone())
+                    }
+                    _ => Err(format!("{all:#?}")),
+                }
             },
         );
+        // Until its kubelet has reported the new container, the pod counts as Ready from the time before.
+        pod.wait_for(LONG, "its new container is Ready", |object| {
+            let reported = object.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+            let mut ids = reported.filter_map(|container| container.container_id.as_deref());
+            is_ready(object) && ids.any(|id| id.ends_with(&left))
+        });
         start_first(pod, ("app", None), json!({}), Phase::Succeeded);
     }
     drop(pods);
