@@ -296,11 +296,18 @@ impl<B: StatusSink> Dispatcher<B> {
             self.waiting.keys().filter(|waiting| !requested.contains(*waiting)).cloned().collect();
         for (key, id) in gone {
             self.waiting.remove(&(key.clone(), id.clone()));
+            let reported = self.sink.reported(&key);
+            let has_ended = |request: &Request| {
+                reported.as_ref().is_some_and(|status| status.id == id && status.has_ended(&request.id))
+            };
+            let next = view.requests.get(&key).map(|pod_request| pod_request.request.as_ref());
             // A request that replaced the dropped one gets a status of its own.
-            if !view.requests.contains_key(&key) && !self.work.contains_key(&key) {
+            let is_replaced = next.is_some_and(|next| !next.is_ok_and(has_ended));
+            if !is_replaced && !self.work.contains_key(&key) {
                 let (reason, why) =
                     (Withdrawal::Deleted.reason(), "the request was withdrawn while it waited");
-                self.answer(&key, &report::not_begun(&id, Phase::Cancelled, reason, &why, clock::now()));
+                let status = report::not_begun(&id, Phase::Cancelled, reason, &why, clock::now());
+                self.answer(&key, &Status { group: reported.and_then(|status| status.group), ..status });
             }
         }
     }

@@ -115,7 +115,10 @@ pub(super) fn may_stop(operation: &Operation, snapshot: &Snapshot) -> bool {
 pub(super) fn may_start(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> bool {
     let Some(group) = operation.group.as_ref().filter(|group| group.task.barrier) else { return true };
     let open = matches!(snapshot.group, GroupSignal::Phase(GroupPhase::Start) | GroupSignal::Over);
-    open || group.has_failed || group.stopped_at.is_some_and(|at| barrier_ends(operation, group, at) <= now)
+    // While a container of the pod cannot be stopped, the time counts for those that have stopped.
+    let first_stopped = operation.targets.iter().filter_map(|target| target.stopped_at).min();
+    let stopped = group.stopped_at.or(first_stopped);
+    open || group.has_failed || stopped.is_some_and(|at| barrier_ends(operation, group, at) <= now)
 }
 
 /// The end of an operation of which no container is touched, if the group restart has ended, or goes on without the pod.

@@ -152,7 +152,14 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             continue;
         }
         let others = || replaced_by_others(operation, target, snapshot, now);
-        if let Some(next) = others().or_else(|| pull_again(operation, target, now)) {
+        let others = match others() {
+            Some(Next::Note(end @ (Note::End(_) | Note::RollBack(_)))) if operation.group.is_some() => {
+                failed = Some(Next::Note(end));
+                continue;
+            }
+            others => others,
+        };
+        if let Some(next) = others.or_else(|| pull_again(operation, target, now)) {
             return within(operation, next, now, operation.forward_until(), "Swap");
         }
         if let Some(next) = enter(operation, Step::Swap) {
@@ -166,13 +173,13 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             Progress::Next(next) => return within(operation, next, now, operation.forward_until(), "Swap"),
             Progress::Held => is_held = true,
             // A container that waits for the other pods is started before the operation fails.
-            Progress::Failed(failure) if operation.group.is_some() => failed = Some(failure),
+            Progress::Failed(failure) if operation.group.is_some() => failed = Some(fail(operation, failure)),
             Progress::Failed(failure) => return fail(operation, failure),
             Progress::Running(instance) => return Next::Note(Note::reached(target, instance, snapshot, now)),
         }
     }
-    if let Some(failure) = failed {
-        return if is_held { Next::Note(Note::GroupFailed) } else { fail(operation, failure) };
+    if let Some(failed) = failed {
+        return if is_held && operation.touched() { Next::Note(Note::GroupFailed) } else { failed };
     }
     if is_held {
         return group::wait(operation, now);

@@ -200,8 +200,12 @@ impl Pod {
         self.available_at(min_ready).is_some_and(|at| at <= now)
     }
 
-    /// True while an agent carries out a request other than `own`, or is about to.
+    /// True while an agent carries out a request other than `own` or a group restart, or is about to.
     pub fn is_taken(&self, own: Option<&str>) -> bool {
+        let in_group = |answer: &&Status| answer.group.is_some() && !answer.phase.is_terminal();
+        if self.answer.as_ref().filter(in_group).is_some_and(|answer| Some(answer.id.as_str()) != own) {
+            return true;
+        }
         let Some(request) = self.request.as_deref().filter(|request| Some(*request) != own) else {
             return false;
         };

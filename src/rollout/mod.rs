@@ -34,7 +34,7 @@ pub mod pod;
 mod prefetch;
 pub mod reach;
 pub mod record;
-mod report;
+pub mod report;
 mod stop_reason;
 pub mod target;
 mod together;

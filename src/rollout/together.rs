@@ -188,12 +188,9 @@ fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> D
     if let Some(StopReason { phase, reason, message }) = stop_reason(rollout, input, started, 0, 1, false) {
         (status.phase, status.message) = (phase, message);
         reason.clone_into(&mut status.reason);
-    } else if rollout.spec.paused {
-        (status.phase, status.message) = (RolloutPhase::Paused, "paused by spec.paused".to_owned());
-        PAUSED.clone_into(&mut status.reason);
     } else if !rollout.is_labelled {
         let end = later(started, seconds(rollout.spec.together.unwrap_or_default().prepare_timeout_seconds));
-        if now < end {
+        if now < end || status.reason != report::WRITE_FAILED {
             // The write changes the version of the rollout: the status follows from the next reconcile.
             let status = rollout.before.clone();
             return Decision { status, labels: true, requeue_at: Some(end), ..Decision::default() };
@@ -204,6 +201,9 @@ fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> D
         status.message = format!(
             "the rollout could not be given the label {label}, with which agents watch it. No container was stopped"
         );
+    } else if rollout.spec.paused {
+        (status.phase, status.message) = (RolloutPhase::Paused, "paused by spec.paused".to_owned());
+        PAUSED.clone_into(&mut status.reason);
     } else {
         let owners = match input.target {
             TargetState::Present { owners: Some(owners), .. } => owners.iter().cloned().collect(),
@@ -211,11 +211,13 @@ fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> D
         };
         let active = || input.pods.iter().filter(|pod| pod.base.is_active());
         let newest = active().map(|pod| pod.base.created).max();
-        let epoch = 1 + input.pods.iter().map(|pod| pod.epoch).max().unwrap_or_default();
+        // Two group restarts of which no pod has reported have different numbers, too.
+        let last = input.pods.iter().map(|pod| pod.epoch).max().unwrap_or_default();
+        let epoch = now.as_millisecond().max(last + 1);
         let pods = number(active().count());
         status.phase = RolloutPhase::Running;
         "Prepare".clone_into(&mut status.reason);
-        status.message = format!("group restart {epoch}: {pods} pods are being prepared");
+        status.message = format!("group restart: {pods} pods are being prepared");
         (status.pods, status.wanted) = (pods, pods);
         status.progressed_at = Some(now);
         status.group = Some(GroupStatus {
@@ -285,8 +287,7 @@ fn ended(rollout: &Rollout, group: &GroupStatus, members: &[Member<'_>], now: Ti
     let failed = members.len() - done;
     let gone = usize::try_from(group.pods).unwrap_or(0).saturating_sub(members.len());
     let gone = if gone > 0 { format!(", {gone} were deleted meanwhile") } else { String::new() };
-    let message =
-        format!("group restart {}: {done} of {} pods are restarted{gone}", group.epoch, members.len());
+    let message = format!("group restart: {done} of {} pods are restarted{gone}", members.len());
     if members.is_empty() && group.pods > 0 {
         return Step::End(RolloutPhase::Failed, SOME_FAILED, message);
     }
@@ -412,12 +413,7 @@ fn line(group: &GroupStatus, members: &[Member<'_>]) -> String {
     } else {
         format!("; waiting for {}", names(open.iter().copied()))
     };
-    format!(
-        "group restart {}: {} of {} pods are {what}{waits}",
-        group.epoch,
-        members.len() - open.len(),
-        members.len()
-    )
+    format!("group restart: {} of {} pods are {what}{waits}", members.len() - open.len(), members.len())
 }
 
 /// The names of some members, with what is known about each.

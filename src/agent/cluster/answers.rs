@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -64,6 +65,8 @@ struct State {
     outboxes: HashMap<PodRef, PodAnswers>,
     /// The last statuses from the journal, held until they have been compared with the statuses on the pods.
     recalled: Vec<(PodRef, Status)>,
+    /// True once the statuses of group restarts on the pods have been compared with the group restarts in progress.
+    groups_compared: bool,
 }
 
 #[derive(Debug, Default)]
@@ -110,19 +113,12 @@ impl Answers {
                     self.0.report(&pod, &last);
                 }
             }
-            for cached in pods.list() {
-                let status = cached.status();
-                let waits_in_group = status.as_ref().is_some_and(|status| {
-                    status.group.is_some() && self.0.groups.signal(&status.id) != GroupSignal::Over
-                });
-                let withdrawn = unwritten::withdrawn(status.as_ref(), requested(&cached).as_deref(), now);
-                let withdrawn = withdrawn.filter(|_| !waits_in_group);
-                let pod = cached.reference();
-                if let Some(status) = withdrawn.filter(|_| !self.0.knows(&pod)) {
-                    self.0.report(&pod, &status);
-                }
-            }
+            self.withdraw(false, now);
             self.0.open.cancel();
+        }
+        if !self.0.state().groups_compared && self.0.groups.is_current() {
+            self.withdraw(true, now);
+            self.0.state().groups_compared = true;
         }
         let is_current = pods.is_current();
         self.0.state().outboxes.retain(|pod, entry| {
@@ -137,6 +133,26 @@ impl Answers {
                 }
             }
         });
+    }
+
+    /// Reports the end of the requests that waited when an earlier process died, and were withdrawn since: those of group
+    /// restarts or the others.
+    fn withdraw(&self, in_groups: bool, now: Timestamp) {
+        for cached in self.0.pods.list() {
+            let (pod, status) = (cached.reference(), cached.status());
+            let group = status.as_ref().and_then(|status| status.group.clone());
+            let is_over = || {
+                status.as_ref().is_some_and(|status| self.0.groups.signal(&status.id) == GroupSignal::Over)
+            };
+            if group.is_some() != in_groups || in_groups && !is_over() || self.0.knows(&pod) {
+                continue;
+            }
+            let ended = |id: &String| status.as_ref().is_some_and(|status| status.has_ended(id));
+            let requested = requested(&cached).filter(|id| !ended(id));
+            if let Some(withdrawn) = unwritten::withdrawn(status.as_ref(), requested.as_deref(), now) {
+                self.0.report(&pod, &Status { group, ..withdrawn });
+            }
+        }
     }
 
     /// Waits until everything is written, at most [`LAST_WRITES`].

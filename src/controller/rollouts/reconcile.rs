@@ -25,6 +25,7 @@ use crate::rollout::check;
 use crate::rollout::decide::{Decision, RolloutInput, decide};
 use crate::rollout::desired::Rollout;
 use crate::rollout::reach::ReadyAgent;
+use crate::rollout::report::WRITE_FAILED;
 use crate::rollout::target::TargetState;
 
 /// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
@@ -190,7 +191,7 @@ fn after_failure(rollout: &Rollout, decided: InPlaceRolloutStatus, error: &str) 
         if decided.failures.len() > before.failures.len() { before.failures } else { decided.failures };
     InPlaceRolloutStatus {
         observed_generation: rollout.generation,
-        reason: "WriteFailed".to_owned(),
+        reason: WRITE_FAILED.to_owned(),
         message: format!("{error}; the controller retries"),
         failures,
         ..before

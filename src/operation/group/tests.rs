@@ -196,3 +196,14 @@ fn when_one_container_of_a_pod_fails_the_others_are_started_first() {
         assert_eq!(find(&mut bench.snapshot, other).state, State::Running);
     }
 }
+
+#[test]
+fn a_container_that_cannot_be_fenced_fails_the_preparation() {
+    let mut bench = bench("restart app,side", true);
+    let outcome = bench.play(|effect, _| match effect {
+        Effect::Fence { container, .. } if container == "side" => Answer::No(Class::Final),
+        _ => Answer::Obey,
+    });
+    assert!(matches!(outcome, Outcome::Failed { touched: false, .. }), "{outcome:?}");
+    assert_eq!(bench.log.iter().filter(|effect| effect.starts_with("Stop")).count(), 0, "{:?}", bench.log);
+}

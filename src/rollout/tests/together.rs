@@ -68,12 +68,15 @@ impl Group {
 fn a_group_is_prepared_stopped_and_started_together() {
     let mut group = Group::new(3, &json!({}));
     let first = group.rollout.before.group.clone().unwrap();
-    assert_eq!((first.epoch, first.phase, first.owners), (1, GroupPhase::Prepare, vec!["rs".to_owned()]));
+    assert_eq!(
+        (first.epoch, first.phase, first.owners),
+        (at(1).as_millisecond(), GroupPhase::Prepare, vec!["rs".to_owned()])
+    );
     group.report(0, "Running", Some(2), None);
     group.report(1, "Running", Some(4), None);
     let now = group.go(5);
     assert_eq!((now.phase, now.prepared), (GroupPhase::Prepare, 2));
-    assert_eq!(group.rollout.before.message, "group restart 1: 2 of 3 pods are prepared; waiting for web-2");
+    assert_eq!(group.rollout.before.message, "group restart: 2 of 3 pods are prepared; waiting for web-2");
     group.report(2, "Running", Some(3), None);
     let now = group.go(6);
     assert_eq!((now.phase, now.stop_at, now.last.as_str()), (GroupPhase::Stop, Some(at(6)), "web-1"));
@@ -87,7 +90,7 @@ fn a_group_is_prepared_stopped_and_started_together() {
     group.go(21);
     assert_eq!(
         group.phase(),
-        (RolloutPhase::Succeeded, "AllPodsDone", "group restart 1: 3 of 3 pods are restarted")
+        (RolloutPhase::Succeeded, "AllPodsDone", "group restart: 3 of 3 pods are restarted")
     );
     assert_eq!((group.rollout.before.done, group.rollout.before.finished_at), (3, Some(at(21))));
 }
@@ -200,18 +203,19 @@ fn a_newer_rollout_ends_the_preparation_and_nothing_after_it() {
 #[test]
 fn each_group_restart_has_a_higher_number_than_the_ones_of_its_pods() {
     let mut pods: Vec<_> = (0..2).map(pod).collect();
-    pods[1]["metadata"]["annotations"]["inplace.dev/group-epoch"] = json!("6");
+    let last = at(60).as_millisecond();
+    pods[1]["metadata"]["annotations"]["inplace.dev/group-epoch"] = json!(last.to_string());
     let epoch = |pods: &[Value]| {
         let mut group =
             Group { rollout: rollout(&json!({"strategy": "Together"})), pods: pods.to_vec(), agents: None };
         group.rollout.is_labelled = true;
         group.go(1).epoch
     };
-    assert_eq!(epoch(&pods), 7);
+    assert_eq!(epoch(&pods), last + 1);
     // Users can write the annotation.
     for forged in ["9223372036854775807", "-3", "x"] {
         pods[0]["metadata"]["annotations"]["inplace.dev/group-epoch"] = json!(forged);
-        assert_eq!(epoch(&pods), 7, "{forged}");
+        assert_eq!(epoch(&pods), last + 1, "{forged}");
     }
 }
 
@@ -290,7 +294,7 @@ fn a_report_that_another_request_replaced_is_not_waited_for() {
     group.report_all("Running", Some(2), Some(4));
     group.go(5);
     let annotations = &mut group.pods[0]["metadata"]["annotations"];
-    annotations["inplace.dev/group-epoch"] = json!("1");
+    annotations["inplace.dev/group-epoch"] = json!(at(1).as_millisecond().to_string());
     annotations["inplace.dev/status"] = json!(
         r#"{"id": "2", "phase": "Running", "reason": "", "message": "", "startedAt": null, "finishedAt": null, "containers": []}"#
     );
@@ -314,6 +318,8 @@ fn without_its_pods_a_group_restart_does_not_succeed() {
 fn a_rollout_that_gets_no_label_fails() {
     let mut group =
         Group { rollout: rollout(&json!({"strategy": "Together"})), pods: vec![pod(0)], agents: None };
+    assert!(group.reconcile(30).labels, "nothing has failed yet");
+    group.rollout.before.reason = "WriteFailed".to_owned();
     assert!(group.reconcile(29).labels);
     group.rollout.before = group.reconcile(30).status;
     assert_eq!((group.phase().0, group.phase().1), (RolloutPhase::Failed, "PodsUnprepared"));
@@ -328,6 +334,13 @@ fn after_a_group_restart_an_earlier_request_of_a_pod_is_not_in_progress() {
             "finishedAt": at(-10), "containers": [], "group": {"epoch": 1, "endedRequest": "1"}}).to_string(),
     });
     assert!(!read(&ended).base.is_taken(None));
+    let mut running = ended.clone();
+    let text = ended["metadata"]["annotations"]["inplace.dev/status"]
+        .as_str()
+        .unwrap()
+        .replace("Succeeded", "Running");
+    running["metadata"]["annotations"]["inplace.dev/status"] = json!(text);
+    assert!(read(&running).base.is_taken(None), "a group restart is in progress");
     let decision = reconcile(&json!({}), &[ended], &[], 1);
     assert_eq!(decision.writes.len(), 1, "a later rollout takes the pod: {decision:?}");
 }
