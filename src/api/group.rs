@@ -17,8 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::request::Request;
 use crate::api::rollout_request::request;
-use crate::api::selector;
-use crate::api::workload::yes;
+use crate::api::selector::Matcher;
 
 /// In which order the pods of a rollout are processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -35,7 +34,6 @@ pub enum Strategy {
 #[serde(rename_all = "camelCase", default)]
 pub struct TogetherTerms {
     /// True if no container is started before all containers of the group have stopped.
-    #[serde(default = "yes")]
     pub barrier: bool,
     /// What happens if a pod cannot be prepared.
     pub on_unprepared: OnUnprepared,
@@ -176,16 +174,50 @@ pub fn in_progress(rollout: &InPlaceRollout) -> Option<&GroupStatus> {
     status.group.as_ref().filter(|_| rollout.spec.strategy == Strategy::Together && !deleted)
 }
 
-/// True when the pod belongs to the group restart of `rollout`.
-pub fn has_member(rollout: &InPlaceRollout, group: &GroupStatus, pod: Member<'_>) -> bool {
-    let target = &rollout.spec.target;
-    let owned = match (&target.workload_ref, &target.selector) {
-        (Some(_), _) => pod.owner.is_some_and(|owner| group.owners.iter().any(|uid| uid == owner)),
-        (None, Some(labels)) => selector::matches(labels, pod.labels),
-        (None, None) => false,
-    };
-    let existed = group.prepare_at.is_some_and(|at| pod.created <= at);
-    owned && existed && rollout.metadata.namespace.as_deref() == Some(pod.namespace)
+/// Which pods belong to a group restart.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Members {
+    namespace: String,
+    target: MemberTarget,
+    /// Pods that were created later are no members.
+    until: Option<Timestamp>,
+}
+
+/// What the members have in common.
+#[derive(Clone, Debug, PartialEq)]
+enum MemberTarget {
+    /// One of these controllers.
+    Owners(Vec<String>),
+    /// These labels; `None`: no pod has them.
+    Labels(Option<Matcher>),
+}
+
+impl Members {
+    /// The members of the group restart of `rollout`.
+    pub fn of(rollout: &InPlaceRollout, group: &GroupStatus) -> Self {
+        let target = &rollout.spec.target;
+        let target = match (&target.workload_ref, &target.selector) {
+            (Some(_), _) => MemberTarget::Owners(group.owners.clone()),
+            (None, labels) => MemberTarget::Labels(labels.as_ref().and_then(Matcher::of)),
+        };
+        let namespace = rollout.metadata.namespace.clone().unwrap_or_default();
+        Self { namespace, target, until: group.prepare_at }
+    }
+
+    /// True when the pod is a member.
+    pub fn has(&self, pod: Member<'_>) -> bool {
+        let existed = self.until.is_some_and(|at| pod.created <= at);
+        existed
+            && self.namespace == pod.namespace
+            && match &self.target {
+                MemberTarget::Owners(owners) => {
+                    pod.owner.is_some_and(|owner| owners.iter().any(|uid| uid == owner))
+                }
+                MemberTarget::Labels(labels) => {
+                    labels.as_ref().is_some_and(|labels| labels.matches(pod.labels))
+                }
+            }
+    }
 }
 
 /// The request and the task for each pod of the group restart of `rollout`.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
-use crate::api::group::{self, GroupPhase, GroupStatus, GroupTask, Member};
+use crate::api::group::{self, GroupPhase, GroupTask, Member, Members};
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::request::Request;
 use crate::api::status::Status;
@@ -33,23 +33,15 @@ struct CachedGroup(Option<Arc<Group>>);
 
 /// What agents read from the rollout of a group restart.
 #[derive(Debug)]
-struct Group {
-    rollout: InPlaceRollout,
-    status: GroupStatus,
-    request: Request,
-    task: GroupTask,
-    bytes: usize,
-}
-
-/// What a group restart asks for in one pod.
-#[derive(Clone, Debug)]
-pub struct GroupRequest {
-    /// The request; its id is the uid of the rollout.
-    pub request: Request,
-    /// The number of the group restart, and how it waits for the other pods.
-    pub task: GroupTask,
+pub struct Group {
+    members: Members,
     /// The phase. Only in the phase `Prepare` a pod may begin.
     pub phase: GroupPhase,
+    /// What each pod is asked for; the id is the uid of the rollout.
+    pub request: Request,
+    /// The number of the group restart, and how a pod waits for the others.
+    pub task: GroupTask,
+    bytes: usize,
 }
 
 impl GroupRestarts {
@@ -63,27 +55,17 @@ impl GroupRestarts {
         Self(Store::watch(server, selection, stop))
     }
 
-    /// What a group restart in progress asks for in `pod`, which has `reported` this status last. If there are several:
-    /// one that stops pods already, then the one with the highest number. One before the last that was reported is
-    /// never carried out.
-    pub fn request_for(&self, pod: Member<'_>, reported: Option<&Status>) -> Option<GroupRequest> {
-        let all = self.0.list();
-        let own = all
-            .iter()
-            .filter_map(|cached| cached.value.0.as_deref())
-            .filter(|group| group::has_member(&group.rollout, &group.status, pod));
-        let first = first(own, reported)?;
-        let (request, task) = (first.request.clone(), first.task.clone());
-        Some(GroupRequest { request, task, phase: first.status.phase })
+    /// The group restarts in progress.
+    pub fn in_progress(&self) -> Vec<Arc<Group>> {
+        self.0.list().iter().filter_map(|cached| cached.value.0.clone()).collect()
     }
 
     /// What is known about the group restart of the rollout with this uid.
     pub fn signal(&self, rollout: &str) -> GroupSignal {
         // Check first whether the cache is current: what is read after the check is at least as new.
         let is_current = self.is_current();
-        let mut groups = self.0.list().into_iter().filter_map(|cached| cached.value.0.clone());
-        match groups.find(|group| group.task.rollout == rollout) {
-            Some(group) => GroupSignal::Phase(group.status.phase),
+        match self.in_progress().iter().find(|group| group.task.rollout == rollout) {
+            Some(group) => GroupSignal::Phase(group.phase),
             None if is_current => GroupSignal::Over,
             None => GroupSignal::Unknown,
         }
@@ -101,23 +83,34 @@ impl GroupRestarts {
 }
 
 impl Group {
+    /// True when the pod belongs to the group.
+    pub fn has(&self, pod: Member<'_>) -> bool {
+        self.members.has(pod)
+    }
+
     /// The order of the group restarts of a pod.
     fn order(&self) -> (i64, &str) {
-        (self.status.epoch, &self.task.rollout)
+        (self.task.epoch, &self.task.rollout)
     }
 }
 
-/// The group restart that comes first for a pod that has `reported` this status last, of those to which it belongs.
-fn first<'a>(groups: impl Iterator<Item = &'a Group>, reported: Option<&Status>) -> Option<&'a Group> {
+/// The group restart that comes first for a pod that has `reported` this status last, of those to which it belongs: one
+/// that stops the pod already, then the one with the highest number. One before the last that was reported is never
+/// carried out.
+pub fn first<'a>(
+    groups: impl IntoIterator<Item = &'a Group>,
+    reported: Option<&Status>,
+) -> Option<&'a Group> {
     let ended = reported.filter(|status| status.phase.is_terminal()).map(|status| status.id.as_str());
     let last = reported.and_then(|status| Some((status.group.as_ref()?.epoch, status.id.as_str())));
     let is_own = |group: &Group| reported.is_some_and(|status| status.id == group.task.rollout);
     // A pod begins only in the phase Prepare.
-    let may_begin = |group: &Group| group.status.phase == GroupPhase::Prepare || is_own(group);
+    let may_begin = |group: &Group| group.phase == GroupPhase::Prepare || is_own(group);
     let open = |group: &&Group| {
         ended != Some(&group.task.rollout) && last <= Some(group.order()) && may_begin(group)
     };
-    groups.filter(open).max_by_key(|group| (group.status.phase != GroupPhase::Prepare, group.order()))
+    let open = groups.into_iter().filter(open);
+    open.max_by_key(|group| (group.phase != GroupPhase::Prepare, group.order()))
 }
 
 impl Trim for CachedGroup {
@@ -128,11 +121,11 @@ impl Trim for CachedGroup {
         let meta = meta_of(&source);
         let bytes = source.to_string().len();
         let rollout = readable::<InPlaceRollout>(&meta, source);
-        let group = rollout.and_then(|mut rollout| {
-            let status = group::in_progress(&rollout)?.clone();
-            let (request, task) = group::task(&rollout, &status)?;
-            rollout.status = None;
-            Some(Arc::new(Group { rollout, status, request, task, bytes }))
+        let group = rollout.and_then(|rollout| {
+            let status = group::in_progress(&rollout)?;
+            let (request, task) = group::task(&rollout, status)?;
+            let members = Members::of(&rollout, status);
+            Some(Arc::new(Group { members, phase: status.phase, request, task, bytes }))
         });
         (meta, Self(group))
     }
@@ -146,10 +139,8 @@ impl Trim for CachedGroup {
         match (&self.0, &before.0) {
             (None, None) => true,
             (Some(now), Some(before)) => {
-                let used = |group: &Group| (group.status.phase, group.status.prepare_at, group.task.clone());
-                used(now) == used(before)
-                    && now.status.owners == before.status.owners
-                    && now.rollout.spec == before.rollout.spec
+                (now.phase, &now.members, &now.request, &now.task)
+                    == (before.phase, &before.members, &before.request, &before.task)
             }
             _ => false,
         }

@@ -99,7 +99,6 @@ fn together(spec: &InPlaceRolloutSpec) -> Vec<String> {
     let (terms, pod) = (spec.together.unwrap_or_default(), &spec.pod);
     let swaps = spec.containers.iter().any(|container| container.image.is_some());
     let barrier = if terms.barrier { terms.barrier_timeout_seconds } else { 0 };
-    let all_at_once = "all pods are restarted at once";
     [
         (
             swaps,
@@ -116,13 +115,15 @@ fn together(spec: &InPlaceRolloutSpec) -> Vec<String> {
         (spec.on_failure == UpdateFailurePolicy::Abort, "onFailure: a group restart has no way back: use Pause"),
         (pod.each_ready, "pod.eachReady: the containers of a group restart do not wait until the ones before are Ready: remove it"),
         (pod.order == Order::StartFirst, "pod.order: a group restart stops all containers first: use StopFirst"),
+        (
+            pod.grace_period_seconds > 0 || pod.drain != Drain::default(),
+            "pod.gracePeriodSeconds, spec.pod.drain: all pods are restarted at once, so that no pod is left to take the \
+             traffic: remove them",
+        ),
     ]
     .into_iter()
     .filter(|(is_wrong, _)| *is_wrong)
     .map(|(_, problem)| format!("spec.{problem}"))
-    .chain((pod.grace_period_seconds > 0 || pod.drain != Drain::default()).then(|| {
-        format!("spec.pod.gracePeriodSeconds, spec.pod.drain: {all_at_once}, so that no pod is left to take the traffic: remove them")
-    }))
     .collect()
 }
 

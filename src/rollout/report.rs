@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
 use crate::api::kstatus::ObjectState;
+use crate::api::status::Status;
 use crate::api::workload::Condition;
 use crate::podtask::state::Stage;
 use crate::podtask::time::whole_seconds;
@@ -31,7 +32,7 @@ pub(super) const ABORT_IN_PROGRESS: &str = "AbortInProgress";
 pub(super) const SOME_FAILED: &str = "SomePodsFailed";
 
 /// Maximum number of failures with details.
-const MAX_FAILURES: usize = 100;
+pub(super) const MAX_FAILURES: usize = 100;
 
 /// What the rollout waits for.
 #[derive(Debug, Default)]
@@ -52,18 +53,23 @@ pub(super) struct Waits {
     pub(super) missing: usize,
 }
 
-/// Maximum number of unreachable pods that are named.
-const MAX_NAMES: usize = 5;
+/// Maximum number of pods that a message names.
+pub(super) const MAX_NAMES: usize = 5;
 
 /// The pods that are not done and that no agent reaches, and why.
 pub(super) fn unreachable(views: &[PodView<'_>]) -> Option<String> {
     let pods: Vec<_> = views.iter().filter(|view| view.is_unreachable()).collect();
     let name = |view: &&PodView<'_>| format!("{} ({})", view.pod.base.name, view.reach.problem());
     let names: Vec<_> = pods.iter().take(MAX_NAMES).map(name).collect();
-    let more = pods.len().saturating_sub(MAX_NAMES);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let more = and_more(pods.len());
     (!pods.is_empty())
         .then(|| format!("waiting for {} pods that no agent reaches: {}{more}", pods.len(), names.join(", ")))
+}
+
+/// How a list of names ends that has at most [`MAX_NAMES`] of `count` names.
+pub(super) fn and_more(count: usize) -> String {
+    let more = count.saturating_sub(MAX_NAMES);
+    if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
 pub(super) fn number(count: usize) -> i32 {
@@ -75,6 +81,9 @@ pub(super) fn status(rollout: &Rollout, views: &[PodView<'_>], bounds: Bounds) -
     let before = &rollout.before;
     // Pods that go back have no record of their failure any more.
     let has_failed = |view: &PodView<'_>| view.has_failed();
+    let done = views.iter().filter(|view| view.outcome() == Some(Stage::Done));
+    let answers =
+        done.filter_map(|view| view.pod.base.answer.as_ref()).filter(|answer| answer.id == rollout.uid);
     let (failures, failed) = failures((&before.failures, before.failed), views, has_failed, rollout.aborts());
     InPlaceRolloutStatus {
         observed_generation: rollout.generation,
@@ -88,7 +97,7 @@ pub(super) fn status(rollout: &Rollout, views: &[PodView<'_>], bounds: Bounds) -
         failures,
         abort: before.abort.as_ref().map(|abort| abort::counted(abort, views)),
         conditions: before.conditions.clone(),
-        downtime_ms: if rollout.aborts() { before.downtime_ms } else { downtime(rollout, views) },
+        downtime_ms: if rollout.aborts() { before.downtime_ms } else { downtime(answers) },
         ..InPlaceRolloutStatus::default()
     }
 }
@@ -132,12 +141,10 @@ fn failure(view: &PodView<'_>) -> PodFailure {
     PodFailure { pod: base.name.clone(), uid: base.uid.clone(), reason, message, at }
 }
 
-fn downtime(rollout: &Rollout, views: &[PodView<'_>]) -> Downtime {
-    let done = views.iter().filter(|view| view.outcome() == Some(Stage::Done));
-    let answers =
-        done.filter_map(|view| view.pod.base.answer.as_ref()).filter(|answer| answer.id == rollout.uid);
+/// The downtime of the containers of pods that are done, from the reports of their agents.
+pub(super) fn downtime<'a>(reports: impl Iterator<Item = &'a Status>) -> Downtime {
     let mut times: Vec<_> =
-        answers.flat_map(|answer| &answer.containers).filter_map(|container| container.downtime_ms).collect();
+        reports.flat_map(|report| &report.containers).filter_map(|container| container.downtime_ms).collect();
     times.sort_unstable();
     let at = |index: usize| times.get(index).copied().unwrap_or(0);
     Downtime { median: at(times.len() / 2), most: at(times.len().saturating_sub(1)) }

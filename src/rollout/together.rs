@@ -9,7 +9,7 @@
 //! | Stop | no prepared pod is left that has not stopped, or the time is over | Start |
 //! | Start | each pod has reported its end, or its deadline is over | the rollout ends |
 //!
-//! A pod that is deleted meanwhile does not count any more. From Stop on nothing takes a group restart back: each agent starts
+//! A pod that is deleted meanwhile does not count any more, but the others wait at the barrier until it has stopped. From Stop on nothing takes a group restart back: each agent starts
 //! its containers by itself when the barrier takes too long.
 
 use std::collections::BTreeMap;
@@ -18,14 +18,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation;
 use crate::api::group::{GroupPhase, GroupStatus, OnUnprepared, TogetherTerms};
-use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
+use crate::api::in_place_rollout::{InPlaceRolloutStatus, PodFailure, RolloutPhase};
 use crate::api::status::{Phase, Status};
 use crate::podtask::time::later;
 use crate::rollout::decide::{Decision, RolloutInput};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::Reach;
-use crate::rollout::report::{self, PAUSED, SOME_FAILED, number};
+use crate::rollout::report::{self, MAX_FAILURES, MAX_NAMES, PAUSED, SOME_FAILED, number};
 use crate::rollout::stop_reason::{StopReason, stop_reason};
 use crate::rollout::target::TargetState;
 
@@ -39,10 +39,6 @@ const REPLACED: &str = "ReportReplaced";
 const COUNT_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 /// How much later than a pod's own deadline its end may be reported.
 const REPORT_SPARE: SignedDuration = SignedDuration::from_secs(30);
-/// Maximum number of pods that a message names.
-const MAX_NAMES: usize = 5;
-/// Maximum number of failures with details.
-const MAX_FAILURES: usize = 100;
 
 /// How far a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +51,6 @@ enum Progress {
     Prepared,
     /// Its containers have stopped and wait at the barrier.
     Stopped,
-    /// It is being deleted.
-    Leaving,
     /// All its containers run again.
     Done,
     /// It was not restarted, or not completely: reason, message.
@@ -74,7 +68,6 @@ impl<'a> Member<'a> {
     fn of(pod: &'a Pod, rollout: &Rollout, input: &RolloutInput<'_>) -> Self {
         let report = pod.base.answer.as_ref().filter(|report| report.id == rollout.uid);
         let progress = match report {
-            _ if pod.base.is_deleting() => Progress::Leaving,
             // An agent begins another request only after the group restart has ended on the pod.
             None if rollout
                 .before
@@ -163,8 +156,7 @@ pub(super) fn reconcile(rollout: &Rollout, input: &RolloutInput<'_>, started: Ti
     let belongs =
         |pod: &&&Pod| !pod.base.has_ended() && group.prepare_at.is_some_and(|at| pod.base.created <= at);
     let members = input.pods.iter().filter(belongs).map(|pod| Member::of(pod, rollout, input));
-    let (leaving, members): (Vec<_>, Vec<_>) =
-        members.partition(|member| member.progress == Progress::Leaving);
+    let (leaving, members): (Vec<_>, Vec<_>) = members.partition(|member| member.pod.base.is_deleting());
     let leaving = leaving.iter().any(Member::is_stopping);
     let step = match group.phase {
         GroupPhase::Prepare => match stop_reason(rollout, input, started, 0, 1, false) {
@@ -307,16 +299,18 @@ fn publish(
     now: Timestamp,
 ) -> Decision {
     let mut status = counted(rollout, group, members, matches!(step, Step::End(..)));
-    let (mut requeue_at, mut is_count_only) = (None, false);
+    let is_count_only = matches!(step, Step::Stay(_));
+    if let Some(group) = status.group.as_mut().filter(|_| !is_count_only) {
+        group.last = last(members, group.phase).unwrap_or_default();
+    }
+    let mut requeue_at = None;
     match step {
         Step::Stay(until) => {
             requeue_at = until;
-            is_count_only = true;
             status.message = line(group, members);
         }
         Step::Enter(phase) => {
             if let Some(group) = &mut status.group {
-                group.last = last(members, group.phase).unwrap_or_default();
                 group.phase = phase;
                 let at = if phase == GroupPhase::Stop { &mut group.stop_at } else { &mut group.start_at };
                 *at = Some(now);
@@ -326,9 +320,6 @@ fn publish(
             requeue_at = Some(now);
         }
         Step::End(phase, reason, message) => {
-            if let Some(group) = &mut status.group {
-                group.last = last(members, group.phase).unwrap_or_default();
-            }
             (status.phase, status.message) = (phase, message);
             reason.clone_into(&mut status.reason);
         }
@@ -366,6 +357,7 @@ fn counted(
     let stopped = |member: &Member<'_>| {
         member.progress == Progress::Stopped || is_prepared(member) && member.has_ended()
     };
+    let done = members.iter().filter(|member| member.progress == Progress::Done);
     InPlaceRolloutStatus {
         observed_generation: rollout.generation,
         pods: number(members.len()),
@@ -380,7 +372,7 @@ fn counted(
             .map(Member::failure)
             .take(MAX_FAILURES)
             .collect(),
-        downtime_ms: downtime(members),
+        downtime_ms: report::downtime(done.filter_map(|member| member.report)),
         group: Some(GroupStatus {
             prepared: count(&is_prepared),
             stopped: count(&stopped),
@@ -389,15 +381,6 @@ fn counted(
         }),
         ..rollout.before.clone()
     }
-}
-
-fn downtime(members: &[Member<'_>]) -> Downtime {
-    let done = members.iter().filter(|member| member.progress == Progress::Done);
-    let containers = done.filter_map(|member| member.report).flat_map(|report| &report.containers);
-    let mut times: Vec<_> = containers.filter_map(|container| container.downtime_ms).collect();
-    times.sort_unstable();
-    let at = |index: usize| times.get(index).copied().unwrap_or(0);
-    Downtime { median: at(times.len() / 2), most: at(times.len().saturating_sub(1)) }
 }
 
 /// One line for people: how many pods have reached the end of the phase, and which have not.
@@ -436,7 +419,7 @@ fn names<'a, 'm: 'a>(members: impl Iterator<Item = &'a Member<'m>>) -> String {
         let names = names.join(", ");
         if why.is_empty() { names } else { format!("{names} ({why})") }
     };
-    let more = if count > MAX_NAMES { format!(" and {} more", count - MAX_NAMES) } else { String::new() };
+    let more = report::and_more(count);
     format!("{}{more}", why.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 

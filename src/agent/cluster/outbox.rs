@@ -61,24 +61,19 @@ impl Outbox {
         if self.reported.as_ref() == Some(&status) {
             return;
         }
-        let same_run = |reported: &Status| reported.id == status.id && reported.phase == Phase::Running;
-        // The begin in a group restart is reported by its first step, so that a pod needs few writes.
-        let begins = status.group.is_none()
-            && status.phase == Phase::Running
-            && !self.reported.as_ref().is_some_and(same_run);
+        let before = self.reported.as_ref().filter(|before| before.id == status.id);
         let step = |status: &Status| {
             status.group.as_ref().map(|group| (group.prepared_at.is_some(), group.stopped_at.is_some()))
         };
-        let steps = status.group.is_some()
-            && step(&status).unwrap_or_default()
-                != self
-                    .reported
-                    .as_ref()
-                    .filter(|before| before.id == status.id)
-                    .and_then(step)
-                    .unwrap_or_default();
+        let begins = match step(&status) {
+            None => {
+                status.phase == Phase::Running && before.is_none_or(|before| before.phase != Phase::Running)
+            }
+            // The begin in a group restart is reported by its first step, so that a pod needs few writes.
+            Some(now) => now != before.and_then(step).unwrap_or_default(),
+        };
         let waited = self.unwritten.as_ref().is_some_and(|before| before.at_once && !before.taken);
-        let at_once = status.phase.is_terminal() || begins || steps || waited;
+        let at_once = status.phase.is_terminal() || begins || waited;
         let due = if at_once { now } else { now + LASTING };
         self.reported = Some(status.clone());
         self.unwritten = Some(Unwritten { status, due, at_once, taken: false });

@@ -4,6 +4,8 @@
 //! for a status, which is a refusal. A group restart in progress that has not ended on the pod comes before the request in
 //! the annotation.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use crate::agent::cluster::answers::Answers;
@@ -12,8 +14,8 @@ use crate::agent::cluster::metrics::Writes;
 use crate::agent::request_source::{CurrentRequests, Key, PodRequest, RequestSource, StatusSink as _};
 use crate::api::group::{GroupPhase, GroupTask};
 use crate::api::pod_ref::PodRef;
-use crate::api::request::Request;
-use crate::cluster::groups::GroupRestarts;
+use crate::api::request::{InvalidRequest, Request};
+use crate::cluster::groups::{self, Group, GroupRestarts};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::node::journal::Journal;
@@ -39,25 +41,43 @@ impl Watched {
         Self { pods, answers, gates, groups }
     }
 
-    fn pod_request(&self, pod: &Pod) -> Option<(Key, PodRequest)> {
+    /// What the pod is asked for, with these group restarts in progress.
+    fn pod_request(&self, groups: &[Arc<Group>], pod: &Pod) -> Option<(Key, PodRequest)> {
         if pod.is_deleting() {
             return None;
         }
-        let key = Key::from(&pod.reference());
+        let reference = pod.reference();
+        let key = Key::from(&reference);
         let annotated = Request::parse(pod.request()).transpose();
-        let reported = self.answers.reported(&key);
-        let asked = self.groups.request_for(pod.member(), reported.as_ref());
-        if let Some(asked) = asked.filter(|_| !pod.is_finished()) {
-            let annotated = annotated.as_ref().and_then(|request| request.as_ref().ok());
-            let ended = annotated.filter(|one| reported.is_some_and(|status| status.has_ended(&one.id)));
-            let ended_request = ended.map(|one| one.id.clone()).unwrap_or_default();
-            let held = asked.phase != GroupPhase::Prepare || self.gates.is_under_way(&pod.reference());
-            let group = Some(GroupTask { ended_request, ..asked.task });
-            return Some((key, PodRequest { uid: None, held, group, request: Ok(asked.request) }));
+        let is_under_way = || self.gates.is_under_way(&reference);
+        if let Some((phase, task, request)) = self.in_group(groups, &key, pod, annotated.as_ref()) {
+            let held = phase != GroupPhase::Prepare || is_under_way();
+            return Some((key, PodRequest { uid: None, held, group: Some(task), request: Ok(request) }));
         }
         let request = annotated?;
-        let held = self.gates.is_under_way(&pod.reference());
-        Some((key, PodRequest { uid: None, held, group: None, request }))
+        Some((key, PodRequest { uid: None, held: is_under_way(), group: None, request }))
+    }
+
+    /// What the pod is asked for by a group restart that has not ended on it.
+    fn in_group(
+        &self,
+        groups: &[Arc<Group>],
+        key: &Key,
+        pod: &Pod,
+        annotated: Option<&Result<Request, InvalidRequest>>,
+    ) -> Option<(GroupPhase, GroupTask, Request)> {
+        let own: Vec<_> = groups.iter().map(Arc::as_ref).filter(|group| group.has(pod.member())).collect();
+        // Most pods are in no group: their status is not read.
+        if own.is_empty() || pod.is_finished() {
+            return None;
+        }
+        let reported = self.answers.reported(key);
+        let first = groups::first(own, reported.as_ref())?;
+        let annotated = annotated.and_then(|request| request.as_ref().ok());
+        let ended = annotated.filter(|one| reported.is_some_and(|status| status.has_ended(&one.id)));
+        let ended_request = ended.map(|one| one.id.clone()).unwrap_or_default();
+        let task = GroupTask { ended_request, ..first.task.clone() };
+        Some((first.phase, task, first.request.clone()))
     }
 }
 
@@ -69,7 +89,8 @@ impl RequestSource for Watched {
         // Check first whether the cache is current: what is listed after the check is at least as new.
         let current = self.pods.is_current();
         self.answers.settle();
-        let requests = self.pods.list().iter().filter_map(|pod| self.pod_request(pod)).collect();
+        let groups = self.groups.in_progress();
+        let requests = self.pods.list().iter().filter_map(|pod| self.pod_request(&groups, pod)).collect();
         Some(CurrentRequests { requests, current, unreadable: 0 })
     }
 
