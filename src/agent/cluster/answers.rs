@@ -229,6 +229,13 @@ impl Shared {
 
     fn report(self: &Arc<Self>, pod: &PodRef, status: &Status) {
         let status = as_published(status);
+        // An outbox is dropped when the pod has its final status, and the end of an operation is reported twice: with its last
+        // event, and as its result.
+        let is_published =
+            || self.pods.get(pod).is_some_and(|cached| cached.status().as_ref() == Some(&status));
+        if status.phase.is_terminal() && !self.knows(pod) && is_published() {
+            return;
+        }
         self.change(pod, |outbox| outbox.report(status, Instant::now()));
     }
 

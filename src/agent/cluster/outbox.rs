@@ -14,6 +14,8 @@ use crate::api::status::{Phase, Status};
 
 /// How long a step must last before it is written.
 const LASTING: Duration = Duration::from_secs(2);
+/// The same in a group restart, whose pods wait for each other: longer than such a wait usually is.
+const LASTING_IN_GROUP: Duration = Duration::from_secs(60);
 /// The number of events that are held while they cannot be written: the begin and end of the last two requests.
 const MAX_EVENTS: usize = 4;
 
@@ -74,7 +76,8 @@ impl Outbox {
         };
         let waited = self.unwritten.as_ref().is_some_and(|before| before.at_once && !before.taken);
         let at_once = status.phase.is_terminal() || begins || waited;
-        let due = if at_once { now } else { now + LASTING };
+        let lasting = if status.group.is_some() { LASTING_IN_GROUP } else { LASTING };
+        let due = if at_once { now } else { now + lasting };
         self.reported = Some(status.clone());
         self.unwritten = Some(Unwritten { status, due, at_once, taken: false });
     }
@@ -129,6 +132,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::group::GroupProgress;
     use crate::api::status::Step;
     use crate::operation::report;
 
@@ -157,6 +161,28 @@ mod tests {
                 Next::At(_) | Next::Nothing => return written,
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_group_restart_has_three_writes_however_long_the_others_take() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        let at = |second| now + Duration::from_secs(second);
+        let mut group =
+            GroupProgress { epoch: 1, prepared_at: None, stopped_at: None, ended_request: String::new() };
+        let mut written = Vec::new();
+        let mut report = |group: &GroupProgress, phase, step, second| {
+            let status = Status { group: Some(group.clone()), ..status("a", phase, step) };
+            outbox.report(status, at(second));
+            written.extend(write_all(&mut outbox, at(second + 10)));
+        };
+        report(&group, Phase::Running, Step::PreHook, 0);
+        group.prepared_at = Some(jiff::Timestamp::UNIX_EPOCH);
+        report(&group, Phase::Running, Step::Swap, 10);
+        report(&group, Phase::Running, Step::Verify, 20);
+        group.stopped_at = Some(jiff::Timestamp::UNIX_EPOCH);
+        report(&group, Phase::Running, Step::Verify, 30);
+        report(&group, Phase::Succeeded, Step::Verify, 40);
+        assert_eq!(written, ["a Running Swap", "a Running Verify", "a Succeeded Verify"]);
     }
 
     #[tokio::test]
