@@ -160,10 +160,21 @@ impl Client {
         named("CreateContainer", id)
     }
 
-    /// Starts a created container.
+    /// Starts a created container. The call goes on when the caller stops waiting: containerd keeps a half-made task of a
+    /// start that is cancelled, refuses to remove its container, and so reserves the name until the pod is gone.
     pub async fn start(&self, id: &str) -> Result<(), Error> {
         let request = v1::StartContainerRequest { container_id: id.to_owned() };
-        call!(self.runtime.start_container, "StartContainer", CHANGE, request).map(drop)
+        let mut runtime = self.runtime.clone();
+        let call = async move { runtime.start_container(request).await };
+        let started = tokio::spawn(tokio::time::timeout(CHANGE, call));
+        let answer = async {
+            match started.await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(late)) => Err(Status::deadline_exceeded(late.to_string())),
+                Err(ended) => Err(Status::cancelled(ended.to_string())),
+            }
+        };
+        self.timed("StartContainer", CHANGE, answer).await.map(drop)
     }
 
     /// Stops a container: sends its stop signal, waits `grace` (whole seconds, rounded up), then sends SIGKILL.

@@ -9,6 +9,9 @@
 //! | Stop or Start, and the pod was not prepared in time | end | |
 //! | has ended, or its rollout was deleted | end | start |
 //!
+//! A pod that waits at the barrier has fences for the names of its new containers too, so that its kubelet starts none of
+//! them before. They are created when the barrier opens.
+//!
 //! So no pod stays stopped, whatever becomes of the controller and the API server. If a container of the pod cannot be
 //! replaced, the others of the pod do not wait any longer.
 
@@ -21,7 +24,7 @@ use crate::operation::decision::{Next, Waiting};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Outcome, Withdrawal};
 use crate::operation::preflight::AdmittedTarget;
-use crate::operation::snapshot::{Declared, GroupSignal, Snapshot};
+use crate::operation::snapshot::{GroupSignal, Snapshot};
 use crate::operation::state::{BACK_SPARE_SECONDS, Operation, later};
 
 /// How much longer than the grace periods of its containers a pod may take to stop, in seconds: the time of the calls.
@@ -64,11 +67,7 @@ impl GroupMembership {
 }
 
 /// Why one of these containers cannot be part of a group restart: its name, the reason and what to change.
-pub(super) fn unfit(
-    task: &GroupTask,
-    declared: Option<&Declared>,
-    targets: &[AdmittedTarget],
-) -> Option<(String, String)> {
+pub(super) fn unfit(task: &GroupTask, targets: &[AdmittedTarget]) -> Option<(String, String)> {
     let lets_wait = "set together.barrier: false, or leave the container out";
     let of_engine = targets.iter().find_map(|target| {
         let (engine, why) = (target.choice.engine, &target.choice.why);
@@ -84,14 +83,6 @@ pub(super) fn unfit(
     });
     if !task.barrier || of_engine.is_some() {
         return of_engine;
-    }
-    let is_killed = |target: &&AdmittedTarget| {
-        let declared = declared.and_then(|declared| declared.container(&target.container.name));
-        declared.is_some_and(|declared| declared.liveness.is_some() || declared.has_startup_probe)
-    };
-    if let Some(target) = targets.iter().find(is_killed) {
-        let why = "its kubelet evaluates the liveness or startup probe while the container waits, and restarts it then";
-        return Some((target.container.name.clone(), format!("{why}: {lets_wait}")));
     }
     // The containers of a pod are stopped one after the other.
     let graces = targets.iter().map(|target| target.container.grace.as_secs()).sum::<u64>();

@@ -456,7 +456,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             room,
         });
     }
-    let unfit = |task| group::unfit(task, snapshot.declared.as_ref(), &targets);
+    let unfit = |task| group::unfit(task, &targets);
     if let Some((name, why)) = situation.group.as_ref().and_then(unfit) {
         return Err(Refusal::CannotWait { pod: pod(), name, why });
     }

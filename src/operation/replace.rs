@@ -6,8 +6,9 @@
 //! |---|---|
 //! | no replacement, no fence of the next attempt | create the fence: `make` |
 //! | no replacement, a fence of another attempt | remove that fence once no kubelet may act on it: `make` |
+//! | no replacement, a fence of its attempt that cannot be removed | continue with the attempt after all fences: `after_fences` |
 //! | no replacement, the old instance runs (beside a kubelet) | preStop, then stop: `stop` |
-//! | no replacement, the old instance has ended | create: `make` |
+//! | no replacement, the old instance has ended | create, at a barrier once that is open: `make` |
 //! | created, without a kubelet, the old instance runs | preStop, then stop: `settle` |
 //! | created here | create the fence again if it is gone, then start: `settle` |
 //! | created by a kubelet | wait for its start, at most 10 s, then start it: `settle` |
@@ -138,36 +139,39 @@ pub(super) fn make<'a>(
         if let Some(fence) = snapshot.fences(name).find(is_test) {
             return do_(remove(fence, Leftover::Fence));
         }
+    }
+    let is_kept = keeps_name(operation, target, replacement, snapshot, now);
+    let own = snapshot.fences(name).find(|fence| is_kept && fence.attempt == replacement.attempt);
+    if !fenced || is_kept && own.is_none() && !target.touched {
         if let Some(message) = failed(Verb::Fence) {
             return Progress::Failed(Failure::TestCreation { container: container(), message });
         }
         return do_(Effect::Fence {
             container: container(),
             source: source.clone(),
-            attempt: guarded,
+            attempt: if fenced { replacement.attempt } else { guarded },
             image,
-            test_create: !target.touched,
+            test_create: !fenced && !target.touched,
             by_process: false,
         });
     }
     // A holder whose process never began or has ended still reserves the name, but a kubelet collects it.
     let idle = |fence: &&Container| fence.holder && fence.state != State::Running;
-    if let Some(fence) = guard.filter(idle)
+    if let Some(fence) = guard.into_iter().chain(own).find(idle)
         && !target.touched
         && operation.can_remove(&fence.id)
     {
         return do_(remove(fence, Leftover::Fence));
     }
     // In a rollback, the fence of the forward replacement reserves the name that is needed now.
-    if let Some(fence) = snapshot.fences(name).find(|fence| fence.attempt != guarded) {
+    let needless = |fence: &&Container| fence.attempt != guarded && own.is_none_or(|own| own.id != fence.id);
+    if let Some(fence) = snapshot.fences(name).find(needless) {
         if operation.can_remove(&fence.id) {
             let held = held_shortly(operation, target, snapshot, now).map(Next::Wait);
             return Progress::Next(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))));
         }
         if fence.attempt == replacement.attempt {
-            let message =
-                format!("a fence that cannot be removed holds the name of attempt {}", fence.attempt);
-            return Progress::Failed(Failure::Create { container: container(), message });
+            return Progress::Next(after_fences(target, replacement, snapshot));
         }
     }
     if !group::may_stop(operation, snapshot) {
@@ -187,6 +191,9 @@ pub(super) fn make<'a>(
     {
         return stop(operation, target, replacement, old, now);
     }
+    if own.is_some() {
+        return Progress::Held;
+    }
     if let Some(message) = failed(Verb::Create) {
         return Progress::Failed(Failure::Create { container: container(), message });
     }
@@ -195,6 +202,32 @@ pub(super) fn make<'a>(
     }
     let (attempt, limits) = (replacement.attempt, limits_of(name, source, snapshot));
     do_(Effect::Create { container: container(), source: source.clone(), attempt, image, limits })
+}
+
+/// Whether a fence keeps the name of the new instance itself until that may be started: at a barrier a kubelet must not
+/// create it in the moment between the stop and the creation. A container that ends before it is stopped is its kubelet's
+/// to restart.
+fn keeps_name(
+    operation: &Operation,
+    target: &Target,
+    replacement: &Replacement,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> bool {
+    let old = snapshot.by_id(&replacement.replaces);
+    !group::may_start(operation, snapshot, now) && (target.touched || old.is_some_and(Container::may_run))
+}
+
+/// Continues with the first attempt after all fences, because the name of this one stays reserved. A kubelet cannot
+/// create it either.
+fn after_fences(target: &Target, replacement: &Replacement, snapshot: &Snapshot) -> Next {
+    let last = snapshot.fences(&target.name).map(|fence| fence.attempt).max();
+    Next::Note(Note::Overtaken {
+        name: target.name.clone(),
+        replaces: replacement.replaces.clone(),
+        attempt: last.unwrap_or(replacement.attempt).saturating_add(1),
+        by: Overtaking::OwnInstance,
+    })
 }
 
 /// Stops the instance that is to be replaced: preStop first, then the stop itself.

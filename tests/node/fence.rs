@@ -167,6 +167,37 @@ fn the_image_of_a_kubelets_pod_is_not_ours_to_change() {
     assert_eq!((pod.containers().0.len(), pod.running()), (1, 1));
 }
 
+/// Each limit ends the wait in another part of the start.
+#[test]
+fn a_start_goes_on_when_its_caller_stops_waiting() {
+    let pod = Kubelets::make("unhurried", "");
+    let source = &pod.containers().0[0].id;
+    for attempt in 1..=40_u32 {
+        let id = pod.tokio.block_on(async {
+            let client = client(pod.lab);
+            let answer = client.container(source, true).await.unwrap().unwrap();
+            let from = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
+            let sandbox = sandbox_config(&client.sandbox(&pod.sandbox, true).await.unwrap().unwrap().info);
+            let config = from.replacement(attempt, None, "");
+            let id = client.create(&pod.sandbox, config, sandbox.unwrap()).await.unwrap();
+            let limit = Duration::from_millis(2 * u64::from(attempt));
+            let started = client.within(limit).start(&id).await;
+            assert!(
+                started.as_ref().err().is_none_or(|error| error.class == Class::Unavailable),
+                "{started:?}"
+            );
+            id
+        });
+        eventually("it runs", || {
+            let all = pod.containers().0;
+            let runs = |one: &&Container| one.id == id && one.state() == ContainerState::ContainerRunning;
+            all.iter().find(runs).map(drop)
+        });
+        let removed = pod.tokio.block_on(async { client(pod.lab).remove(&id).await });
+        assert!(removed.is_ok(), "after {} ms: {removed:?}", 2 * attempt);
+    }
+}
+
 /// A thread that restarts a container that does not run.
 struct Kubelet {
     stop: Arc<AtomicBool>,

@@ -1,7 +1,7 @@
 //! `strategy: Together` on two nodes: the pods of a workload are prepared, stopped and started together, whatever happens
 //! to the controller, an agent or a pod.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use inplace::api::annotation;
@@ -15,7 +15,7 @@ use super::{Fixture, Load, person, restarts};
 use crate::{
     agent::{Agent, Setup},
     cluster::{Cluster, Node, block_on},
-    pod::Pod,
+    pod::{Pod, is_ready},
     support::{
         facts::observe,
         parts::Parts,
@@ -57,11 +57,18 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
     let start = |node: &Node| Agent::start_on(&cluster, node, &slow);
     agents = group.nodes.iter().map(start).collect();
     parts.run("a dead controller", || {
+        let probed = group.probed();
         let rollout = group.begin_until_stop();
         controller.kill();
         group.all_start_by_themselves();
         controller = Agent::controller(&cluster, "two");
-        assert_eq!(group.end_of(&rollout)["phase"], "Succeeded");
+        let status = group.end_of(&rollout);
+        assert_eq!(
+            (&status["phase"], &status["done"]),
+            (&json!("Succeeded"), &json!(COUNT + 1)),
+            "{status:#}"
+        );
+        cluster.kubectl(&["delete", "pod", &probed.name, "--wait=true"]);
     });
     parts.run("a dead agent", || {
         let rollout = group.begin_until_stop();
@@ -143,8 +150,7 @@ impl Group<'_> {
             let user = write["user"]["username"].as_str().unwrap_or_default();
             user.contains("inplace") && write["objectRef"]["resource"] == "pods"
         };
-        let by_kubelets = self.replaced_by_kubelets();
-        for pod in pods.into_iter().filter(|pod| !by_kubelets.contains(pod)) {
+        for pod in pods {
             let of_pod: Vec<_> =
                 writes.iter().filter(own).filter(|write| write["objectRef"]["name"] == *pod).collect();
             assert_eq!(of_pod.len(), 3, "prepared, stopped, ended: {of_pod:#?}");
@@ -215,6 +221,16 @@ impl Group<'_> {
         assert_eq!(self.load.pods().values().map(restarts).collect::<Vec<_>>(), restarts_before);
     }
 
+    /// A pod of the group whose kubelet evaluates a liveness probe while its container waits at the barrier.
+    fn probed(&self) -> Pod<'_> {
+        let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 30});
+        let probed = json!({"metadata": {"labels": {"app": "train"}}, "spec": {"terminationGracePeriodSeconds": 2,
+            "containers": [{"name": "app", "image": self.fixture.cluster.image("app:v1"), "livenessProbe": probe}]}});
+        let pod = Pod::make(self.fixture.cluster, "probed", probed);
+        pod.wait("it is Ready", is_ready);
+        pod
+    }
+
     /// Waits until the agent of this node has reported that its pods are prepared.
     fn wait_until_prepared(&self, node: &Node) {
         eventually("the pods of a node are prepared", || {
@@ -243,7 +259,7 @@ impl Group<'_> {
     fn begin(&self) -> String {
         let manifest = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
             "metadata": {"generateName": "train-", "namespace": "default"},
-            "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "train"}}, "containers": [{"name": "app"}],
+            "spec": {"target": {"selector": {"matchLabels": {"app": "train"}}}, "containers": [{"name": "app"}],
                 "strategy": "Together", "together": {"barrierTimeoutSeconds": BARRIER_SECONDS}}});
         let path = self.fixture.cluster.lab().dir.join("train.json");
         std::fs::write(&path, manifest.to_string()).unwrap();
@@ -266,21 +282,6 @@ impl Group<'_> {
         self.load.pods().iter().map(|(name, pod)| (name.clone(), status(pod))).collect()
     }
 
-    /// The pods whose container their kubelets have created: in the moment between the stop of the old one and the creation
-    /// of the new one by the agent, which no fence prevents (docs/group-restart.md). These do not wait for the others.
-    fn replaced_by_kubelets(&self) -> BTreeSet<String> {
-        let is_by_kubelet = |pod: &Value| {
-            let node = self.nodes.iter().find(|node| pod["spec"]["nodeName"] == *node.name).unwrap();
-            let uid = pod["metadata"]["uid"].as_str().unwrap();
-            !block_on(observe(&node.endpoint, uid)).running("app").by_operation
-        };
-        let pods = self.load.pods();
-        let own: BTreeSet<_> =
-            pods.iter().filter(|(_, pod)| is_by_kubelet(pod)).map(|(name, _)| name.clone()).collect();
-        assert!(own.len() < COUNT, "none has waited: {own:?}");
-        own
-    }
-
     /// Without a controller each pod waits for the whole time of the barrier, and is started then.
     fn all_start_by_themselves(&self) {
         eventually_within(LONG, "all pods have started", || {
@@ -292,8 +293,7 @@ impl Group<'_> {
                 .collect();
             if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }
         });
-        let by_kubelets = self.replaced_by_kubelets();
-        for (name, status) in self.statuses().into_iter().filter(|(name, _)| !by_kubelets.contains(name)) {
+        for (name, status) in self.statuses() {
             let down = status.containers[0].downtime_ms.unwrap();
             assert!(
                 (BARRIER_SECONDS * 1000 - 500..(BARRIER_SECONDS + 5) * 1000).contains(&down),
@@ -311,9 +311,6 @@ impl Group<'_> {
         let stopped = times(|status| status.containers[0].stopped_at);
         let started = times(|status| status.containers[0].started_at);
         assert_eq!((stopped.len(), started.len()), (COUNT, COUNT));
-        let by_kubelets = self.replaced_by_kubelets();
-        let waited = statuses.iter().filter(|(name, _)| !by_kubelets.contains(*name));
-        let started: Vec<_> = waited.filter_map(|(_, status)| status.containers[0].started_at).collect();
         assert!(stopped.iter().max() <= started.iter().min(), "{stopped:?} {started:?}");
     }
 }
