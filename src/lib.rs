@@ -22,13 +22,14 @@
 //! | [`rollout`] | decisions of InPlaceRollout, over the pods of any workload. Pure | api podtask |
 //! | [`guard`] | decisions of the delete guard. Pure | api podtask workload |
 //! | [`config_restart`] | decisions of the restart after a change of configuration. Pure | api |
+//! | [`group_restart`] | decisions of the group restart after a failure. Pure | api |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process failure |
 //! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `executor` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, caches, leases, pods, hooks, events; no workloads or rollouts | api failure operation process |
 //! | [`process`] | services of a process: clock, logs, signals, files, admin endpoints | - |
 //! | [`node`] | operations on a node: journal, loop, effects | api operation hook cri cluster process failure |
 //! | [`agent`] | role: carries out the requests in pod annotations | api operation hook node cri cluster process failure |
-//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api podtask workload rollout guard `config_restart` hook cluster process failure |
+//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api podtask workload rollout guard `config_restart` `group_restart` hook cluster process failure |
 //! | [`cli`] | role: the command line tool | api operation podtask workload hook node cri cluster process failure |
 //!
 //! The roles never import each other; `main.rs` selects one. A test checks the imports against this table.
@@ -41,6 +42,7 @@ pub mod config_restart;
 pub mod controller;
 pub mod cri;
 pub mod failure;
+pub mod group_restart;
 pub mod guard;
 pub mod hook;
 pub mod node;

@@ -13,7 +13,9 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::cluster::{Answers, Prefetches, Watched, Writes, confined, register_cache, runner};
+use crate::agent::cluster::{
+    Answers, Failures, Prefetches, Watched, Writes, confined, register_cache, runner,
+};
 use crate::agent::dispatcher::Dispatcher;
 use crate::agent::metrics::Metrics;
 use crate::agent::request_source::{RequestSource, StatusSink};
@@ -188,9 +190,10 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         .with_cluster(pods.clone(), groups.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
         .with_hooks(Hooks { executor, templates: Templates::Cluster { server, runs } });
     let prefetches = Prefetches::new(pods.clone(), node.clone(), &mut registry).run(stop.clone());
+    let failures = Failures::new(pods.clone(), node.clone()).run(stop.clone());
     context.background = async move {
         let others = async { tokio::join!(leftover_runs, confined) };
-        tokio::join!(runner.run(), prefetches, stop.run_until_cancelled(others));
+        tokio::join!(runner.run(), prefetches, failures, stop.run_until_cancelled(others));
     }
     .boxed();
     let writes = Writes::new(&mut registry);

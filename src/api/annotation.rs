@@ -30,6 +30,13 @@ pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";
 pub const TOGETHER: &str = "inplace.dev/together";
 /// Annotation on a Pod, written by its agent: the number of the last group restart that prepared the pod.
 pub const GROUP_EPOCH: &str = "inplace.dev/group-epoch";
+/// Label on a Pod, written by a user: the name of the group whose pods are all restarted when a container of one of them
+/// fails. Label on an `InPlaceRollout` that the controller has created for that.
+pub const GROUP_RESTART: &str = "inplace.dev/group-restart";
+/// Annotation on a Pod with the label [`GROUP_RESTART`], written by a user: which failures restart the group, and how.
+pub const GROUP_RESTART_POLICY: &str = "inplace.dev/group-restart-policy";
+/// Annotation on a Pod with the label [`GROUP_RESTART`], written by its agent: the last container that has failed, as JSON.
+pub const GROUP_FAILURE: &str = "inplace.dev/group-failure";
 /// Annotation on a workload: `configmap/NAME[=CONTAINER+CONTAINER],secret/NAME`, the objects whose changes restart containers.
 pub const RESTART_ON_CHANGE: &str = "inplace.dev/restart-on-change";
 /// Annotation on a workload with [`RESTART_ON_CHANGE`], written by the controller: the hash of the content that was handled

@@ -9,6 +9,7 @@ pub mod crd_fields;
 pub mod game_deployment;
 pub mod game_stateful_set;
 pub mod group;
+pub mod group_failure;
 pub mod hook_manifest;
 pub mod hook_run;
 pub mod hook_template;

@@ -16,6 +16,7 @@ use kube::Resource;
 
 use crate::api::annotation;
 use crate::api::group::Member;
+use crate::api::group_failure::GroupFailure;
 use crate::api::pod_ref::PodRef;
 use crate::api::status::Status;
 use crate::cluster::pod::membership::Membership;
@@ -122,6 +123,11 @@ impl Pod {
     /// The last status. An unreadable status counts as none, because the agent overwrites it.
     pub fn status(&self) -> Option<Status> {
         serde_json::from_str(self.annotation(annotation::STATUS)?).ok()
+    }
+
+    /// The last failure of a container, if the pod is in a group that is restarted after a failure.
+    pub fn failure(&self) -> Option<GroupFailure> {
+        serde_json::from_str(self.annotation(annotation::GROUP_FAILURE)?).ok()
     }
 
     /// True once the pod has succeeded or failed: nothing in it runs again.

@@ -9,6 +9,7 @@ mod config_restart;
 mod definitions;
 mod disruptions;
 mod events;
+mod group_restart;
 mod hook_runs;
 mod nodes;
 mod pods;
@@ -113,6 +114,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
             .boxed(),
         rollouts::run(common.clone(), agents, disruptions, nodes, stop.clone()).boxed(),
         config_restart::run(common.clone(), stop.clone()).boxed(),
+        group_restart::run(common.clone(), stop.clone()).boxed(),
         definitions::run(common.server.clone(), common.definition_metrics.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]

@@ -127,6 +127,14 @@ impl Client {
         Ok(call!(self.runtime.list_containers, "ListContainers", ASK, request)?.containers)
     }
 
+    /// The containers that have ended.
+    pub async fn ended_containers(&self) -> Result<Vec<v1::Container>, Error> {
+        let state = Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerExited.into() });
+        let filter = v1::ContainerFilter { state, ..Default::default() };
+        let request = v1::ListContainersRequest { filter: Some(filter) };
+        Ok(call!(self.runtime.list_containers, "ListContainers", ASK, request)?.containers)
+    }
+
     /// What the containers of a sandbox use now.
     pub async fn container_stats(&self, sandbox: &str) -> Result<Vec<v1::ContainerStats>, Error> {
         let filter = v1::ContainerStatsFilter { pod_sandbox_id: sandbox.to_owned(), ..Default::default() };

@@ -34,6 +34,7 @@ use crate::process::clock;
 mod alias;
 pub mod drive;
 mod execute;
+pub mod failed;
 mod fence;
 mod fences;
 mod files;

@@ -165,14 +165,13 @@ pub(super) fn make<'a>(
     }
     // In a rollback, the fence of the forward replacement reserves the name that is needed now.
     let needless = |fence: &&Container| fence.attempt != guarded && own.is_none_or(|own| own.id != fence.id);
-    if let Some(fence) = snapshot.fences(name).find(needless) {
-        if operation.can_remove(&fence.id) {
-            let held = held_shortly(operation, target, snapshot, now).map(Next::Wait);
-            return Progress::Next(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))));
-        }
-        if fence.attempt == replacement.attempt {
-            return Progress::Next(after_fences(target, replacement, snapshot));
-        }
+    let removable = |fence: &&Container| needless(fence) && operation.can_remove(&fence.id);
+    if let Some(fence) = snapshot.fences(name).find(removable) {
+        let held = held_shortly(operation, target, snapshot, now).map(Next::Wait);
+        return Progress::Next(held.unwrap_or_else(|| Next::Do(remove(fence, Leftover::Fence))));
+    }
+    if snapshot.fences(name).filter(needless).any(|fence| fence.attempt == replacement.attempt) {
+        return Progress::Next(after_fences(target, replacement, snapshot));
     }
     if !group::may_stop(operation, snapshot) {
         return Progress::Held;

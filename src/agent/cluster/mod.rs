@@ -5,6 +5,7 @@
 
 mod answers;
 pub(super) mod confined;
+mod failures;
 mod gate;
 mod gates;
 mod hooks;
@@ -15,6 +16,7 @@ mod requests;
 mod unwritten;
 
 pub(super) use crate::agent::cluster::answers::Answers;
+pub(super) use crate::agent::cluster::failures::Failures;
 pub(super) use crate::agent::cluster::hooks::runner;
 pub(super) use crate::agent::cluster::metrics::{Writes, register_cache};
 pub(super) use crate::agent::cluster::prefetch::Prefetches;

@@ -4,11 +4,15 @@
 //! fit the current state of the pod, the pod is read and the write is built again, once. Nothing else is retried
 //! here.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use json_patch::PatchOperation;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::api::annotation;
+use crate::api::group_failure::GroupFailure;
 use crate::api::pod_ref::PodRef;
 use crate::api::status::Status;
 use crate::cluster::credentials::{self, Credential};
@@ -68,7 +72,7 @@ impl NodePods {
             }
             let (list, index) = (place.list(), place.index.to_string());
             let field = |field| ["spec", list, &index, field];
-            let mut operations = noted(seen, &text, None);
+            let mut operations = annotated(seen, &[(annotation::STATUS, &text)]);
             operations.extend([
                 patch::test(field("name"), container),
                 patch::test(field("image"), from),
@@ -116,7 +120,28 @@ impl NodePods {
         let doing = format!("writing the status of pod {pod}");
         let text = text(&doing, status)?;
         let epoch = status.group.as_ref().map(|group| group.epoch.to_string());
-        self.write(&doing, pod, |seen| Fit::Write(Change::Json(noted(seen, &text, epoch.as_deref())))).await
+        let mut annotations = vec![(annotation::STATUS, text.as_str())];
+        annotations.extend(epoch.as_deref().map(|epoch| (annotation::GROUP_EPOCH, epoch)));
+        self.write(&doing, pod, |seen| {
+            let mut operations = annotated(seen, &annotations);
+            // What was restarted since is no failure any more, whatever the next status says.
+            if seen.failure().is_some_and(|failure| failure.is_over(status)) {
+                operations.push(patch::remove(patch::annotation(annotation::GROUP_FAILURE)));
+            }
+            Fit::Write(Change::Json(operations))
+        })
+        .await
+    }
+
+    /// Writes the last failure of the pod to its annotation.
+    ///
+    /// # Errors
+    /// `Gone` if the pod does not exist, or another pod has its name.
+    pub async fn write_failure(&self, pod: &PodRef, failure: &GroupFailure) -> Result<(), Error> {
+        let doing = format!("writing the failure of pod {pod}");
+        let text = text(&doing, failure)?;
+        let annotations = [(annotation::GROUP_FAILURE, text.as_str())];
+        self.write(&doing, pod, |seen| Fit::Write(Change::Json(annotated(seen, &annotations)))).await
     }
 
     /// Writes an event about a pod. An event that exists already is not an error.
@@ -204,25 +229,22 @@ impl NodePods {
     }
 }
 
-fn text(doing: &str, status: &Status) -> Result<String, Error> {
-    serde_json::to_string(status)
+fn text(doing: &str, value: &impl Serialize) -> Result<String, Error> {
+    serde_json::to_string(value)
         .map_err(|error| Error::own(doing, Class::Final, format!("it has no JSON form: {error}")))
 }
 
-/// The JSON patch operations that write `text` to the status annotation, and the number of a group restart to its own
-/// one. They apply only to the pod that was `seen`.
-fn noted(seen: &Pod, text: &str, epoch: Option<&str>) -> Vec<PatchOperation> {
+/// The JSON patch operations that write these annotations. They apply only to the pod that was `seen`.
+fn annotated(seen: &Pod, annotations: &[(&str, &str)]) -> Vec<PatchOperation> {
     let mut operations = vec![patch::test(UID, seen.api_uid())];
     if seen.is_annotated() {
-        operations.push(patch::add(patch::annotation(annotation::STATUS), text));
-        operations.extend(epoch.map(|epoch| patch::add(patch::annotation(annotation::GROUP_EPOCH), epoch)));
+        operations.extend(annotations.iter().map(|(key, text)| patch::add(patch::annotation(key), *text)));
     } else {
         // Adding the whole map would remove annotations that were written in the meantime, so it is tied to the
         // version that was seen.
         operations.push(patch::test(VERSION, kube::ResourceExt::resource_version(seen)));
-        let mut annotations = serde_json::Map::from_iter([(annotation::STATUS.to_owned(), json!(text))]);
-        annotations.extend(epoch.map(|epoch| (annotation::GROUP_EPOCH.to_owned(), json!(epoch))));
-        operations.push(patch::add(ANNOTATIONS, json!(annotations)));
+        let all: BTreeMap<_, _> = annotations.iter().copied().collect();
+        operations.push(patch::add(ANNOTATIONS, json!(all)));
     }
     operations
 }

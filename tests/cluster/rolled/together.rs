@@ -51,6 +51,7 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
     parts.run("without a barrier", || group.each_starts_at_once_without_a_barrier());
     parts.run("a dead worker", || group.a_container_that_died_is_restarted_with_the_others());
     parts.run("a pod that cannot wait", || group.a_pod_that_cannot_be_prepared_ends_it());
+    parts.run("a worker that fails", || group.a_failure_restarts_the_group());
     // Stops take long from here on.
     drop(agents);
     let slow = Setup { env: &[("INPLACE_FAULT_DELAY", "Stop=2500")], ..Setup::default() };
@@ -182,11 +183,8 @@ impl Group<'_> {
     fn a_container_that_died_is_restarted_with_the_others(&self) {
         let before = self.load.pods();
         let (name, pod) = before.iter().next().unwrap();
-        let node = self.nodes.iter().find(|node| pod["spec"]["nodeName"] == *node.name).unwrap();
         let (other, _) = before.iter().next_back().unwrap();
-        let uid = pod["metadata"]["uid"].as_str().unwrap();
-        let process = block_on(observe(&node.endpoint, uid)).running("app").pid;
-        kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL).unwrap();
+        self.kill(pod);
         self.restart(&[]);
         self.stop_before_start();
         let after = self.load.pods();
@@ -194,6 +192,63 @@ impl Group<'_> {
         // Its kubelet may have started the container once in between.
         assert!([4, 5].contains(&restarts(&after[name])), "{:#}", after[name]["status"]);
         assert_eq!(after[name]["metadata"]["uid"], before[name]["metadata"]["uid"]);
+    }
+
+    fn a_failure_restarts_the_group(&self) {
+        let cluster = self.fixture.cluster;
+        let (label, policy) = (annotation::GROUP_RESTART, annotation::GROUP_RESTART_POLICY);
+        cluster.kubectl(&["annotate", "pods", "-l", "app=train", &format!("{policy}=max-restarts=1")]);
+        cluster.kubectl(&["label", "pods", "-l", "app=train", &format!("{label}=train")]);
+        let begun = || {
+            let list =
+                cluster.kubectl(&["get", "inplacerollouts", "-l", &format!("{label}=train"), "-o", "json"]);
+            serde_json::from_str::<Value>(&list).unwrap()["items"].as_array().unwrap().clone()
+        };
+        // What has ended before in these pods is no failure: operations have ended it.
+        let before = self.load.pods();
+        let name = before.keys().next().unwrap();
+        self.kill(&before[name]);
+        let rollout = eventually("a group restart has begun", || begun().pop());
+        let status = self.end_of(rollout["metadata"]["name"].as_str().unwrap());
+        assert_eq!((&status["phase"], &status["done"]), (&json!("Succeeded"), &json!(COUNT)), "{status:#}");
+        self.stop_before_start();
+        for (each, pod) in self.load.pods() {
+            let more = restarts(&pod) - restarts(&before[&each]);
+            // Its kubelet may have started it once in between.
+            assert!(more == 1 || more == 2 && each == *name, "{each}: {:#}", pod["status"]);
+        }
+        let reported = |reason: &str| {
+            eventually(reason, || {
+                let field = format!("involvedObject.name={name},reason={reason}");
+                let events = cluster.kubectl(&["get", "events", "--field-selector", &field, "-o", "name"]);
+                (!events.is_empty()).then_some(())
+            });
+        };
+        reported("GroupRestarted");
+        self.kill(&self.load.pods()[name]);
+        reported("GroupRestartLimit");
+        cluster.kubectl(&[
+            "annotate",
+            "pods",
+            "-l",
+            "app=train",
+            "--overwrite",
+            &format!("{policy}=fail-codes=137"),
+        ]);
+        reported("GroupNotRestarted");
+        assert_eq!(begun().len(), 1);
+        cluster.kubectl(&["label", "pods", "-l", "app=train", &format!("{label}-")]);
+    }
+
+    /// Ends the process of a pod.
+    fn kill(&self, pod: &Value) {
+        let node = self.nodes.iter().find(|node| pod["spec"]["nodeName"] == *node.name).unwrap();
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        let process = eventually("it runs", || {
+            let facts = block_on(observe(&node.endpoint, uid));
+            facts.of("app").map(|instance| instance.pid).find(|pid| *pid > 0)
+        });
+        kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL).unwrap();
     }
 
     /// A container with a postStart handler is started by its kubelet, so that it cannot wait.

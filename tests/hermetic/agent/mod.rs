@@ -7,6 +7,7 @@ mod answers;
 mod confined;
 mod crio;
 mod drains;
+mod failures;
 mod full_journal;
 mod gates;
 mod identity;

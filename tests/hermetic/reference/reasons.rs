@@ -25,7 +25,7 @@ InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi Modifi
 NamespaceTerminating Never NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer
 PodDisruptionBudgets PodIP PodName PodNamespace PodTemplate PostHook Present Progressing Pull Pulled Ready
 Reconciling Recreate Rollback ScaleFailed ScaleIn Secret Stalled StartFirst StartInPlaceUpdate StopFirst Swap
-TerminationByKubelet Ti True Unknown Unreached UpdateFailed Updated
+TerminationByKubelet Ti Together True Unknown Unreached UpdateFailed Updated
 Verify Warning
 ";
 

@@ -1,0 +1,192 @@
+//! A failed container of a pod whose group is restarted together: what its agent reports, and what the pods of the group
+//! ask for.
+//!
+//! Types and parsing only: `group_restart` decides what follows.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::api::request::is_dns_label;
+use crate::api::status::Status;
+
+/// The number of group restarts within [`WINDOW`] unless the policy has its own.
+const MAX_RESTARTS: usize = 10;
+/// The time over which group restarts are counted unless the policy has its own.
+const WINDOW: SignedDuration = SignedDuration::from_hours(1);
+/// Maximum number of entries in a list.
+const MAX_LISTED: usize = 64;
+
+/// A container that ended with a failure, in an annotation of its pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GroupFailure {
+    /// The name of the container.
+    pub container: String,
+    /// The exit code, which is not 0.
+    pub exit_code: i32,
+    /// When it ended, by the runtime's clock.
+    pub finished_at: Timestamp,
+}
+
+impl GroupFailure {
+    /// True once an operation has started the container again, as `status` reports.
+    pub fn is_over(&self, status: &Status) -> bool {
+        let report = status.containers.iter().find(|report| report.name == self.container);
+        report.and_then(|report| report.started_at).is_some_and(|started| started >= self.finished_at)
+    }
+}
+
+/// Which failures restart the group, and how: the annotation `inplace.dev/group-restart-policy` of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailurePolicy {
+    /// The number of group restarts within the window, after which a failure is left to its kubelet.
+    pub max_restarts: usize,
+    /// The time over which group restarts are counted.
+    pub window: SignedDuration,
+    /// The exit codes that restart the group; empty: every code that is not in `fail_codes`.
+    pub exit_codes: Vec<i32>,
+    /// The exit codes that do not restart the group: a restart would not help.
+    pub fail_codes: Vec<i32>,
+    /// The containers that are restarted in every pod, in this order; empty: the one that failed.
+    pub containers: Vec<String>,
+    /// True if no container is started before all containers of the group have stopped.
+    pub barrier: bool,
+}
+
+impl Default for FailurePolicy {
+    fn default() -> Self {
+        Self {
+            max_restarts: MAX_RESTARTS,
+            window: WINDOW,
+            exit_codes: Vec::new(),
+            fail_codes: Vec::new(),
+            containers: Vec::new(),
+            barrier: true,
+        }
+    }
+}
+
+/// A policy that cannot be parsed. The message says what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPolicy {
+    /// An entry of the list is malformed.
+    #[error(
+        "`{0}` is not valid: write max-restarts=10, window=1h, exit-codes=1+137, fail-codes=2, containers=app+side or \
+         barrier=false, separated by commas"
+    )]
+    Entry(String),
+    /// A key is named twice.
+    #[error("{0} is named twice")]
+    Twice(String),
+}
+
+impl FailurePolicy {
+    /// Parses `max-restarts=10,window=1h,exit-codes=1+137,fail-codes=2,containers=app+side,barrier=false`. Each entry may be
+    /// left out.
+    ///
+    /// # Errors
+    /// If the text has any other form.
+    pub fn parse(text: &str) -> Result<Self, InvalidPolicy> {
+        let mut policy = Self::default();
+        let mut seen: Vec<&str> = Vec::new();
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let invalid = || InvalidPolicy::Entry(entry.chars().take(64).collect());
+            let (key, value) = entry.split_once('=').ok_or_else(invalid)?;
+            if seen.contains(&key) {
+                return Err(InvalidPolicy::Twice(key.to_owned()));
+            }
+            policy.set(key, value).ok_or_else(invalid)?;
+            seen.push(key);
+        }
+        Ok(policy)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Option<()> {
+        match key {
+            "max-restarts" => self.max_restarts = value.parse::<u16>().ok()?.into(),
+            "window" => self.window = window(value)?,
+            "exit-codes" => self.exit_codes = codes(value)?,
+            "fail-codes" => self.fail_codes = codes(value)?,
+            "containers" => {
+                self.containers = list(value, |name| is_dns_label(name).then(|| name.to_owned()))?;
+            }
+            "barrier" => self.barrier = value.parse().ok()?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Whether a container that ended with this code restarts its group.
+    pub fn restarts(&self, exit_code: i32) -> bool {
+        !self.fail_codes.contains(&exit_code)
+            && (self.exit_codes.is_empty() || self.exit_codes.contains(&exit_code))
+    }
+}
+
+/// A whole number of seconds, minutes or hours, for example `90s`; at most a day, because rollouts are kept that long.
+fn window(text: &str) -> Option<SignedDuration> {
+    let unit = match text.chars().last()? {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        _ => return None,
+    };
+    let number: i64 = text.get(..text.len().checked_sub(1)?)?.parse().ok()?;
+    let seconds = number.checked_mul(unit).filter(|seconds| (1..=86_400).contains(seconds))?;
+    Some(SignedDuration::from_secs(seconds))
+}
+
+fn codes(text: &str) -> Option<Vec<i32>> {
+    list(text, |code| code.parse().ok().filter(|code| (1..=255).contains(code)))
+}
+
+fn list<T>(text: &str, read: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
+    let list: Option<Vec<T>> = text.split('+').map(read).collect();
+    list.filter(|list| list.len() <= MAX_LISTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_entry_may_be_left_out() {
+        assert_eq!(FailurePolicy::parse(" "), Ok(FailurePolicy::default()));
+        let whole =
+            "max-restarts=3, window=90s,exit-codes=1+137,fail-codes=2,containers=app+side,barrier=false";
+        let policy = FailurePolicy::parse(whole).unwrap();
+        assert_eq!((policy.max_restarts, policy.window), (3, SignedDuration::from_secs(90)));
+        assert_eq!((policy.containers, policy.barrier), (vec!["app".to_owned(), "side".to_owned()], false));
+        assert_eq!((policy.exit_codes, policy.fail_codes), (vec![1, 137], vec![2]));
+    }
+
+    #[test]
+    fn what_is_malformed_is_named() {
+        let wrong = [
+            "on-failure",
+            "max-restarts=-1",
+            "window=1",
+            "window=0s",
+            "window=25h",
+            "exit-codes=0",
+            "barrier=no",
+        ];
+        for text in wrong.into_iter().chain(["exit-codes=1,2", "containers=A", "exit-codes=", "window=µ"]) {
+            let error = FailurePolicy::parse(text).unwrap_err();
+            assert!(matches!(error, InvalidPolicy::Entry(_)), "{text}: {error}");
+        }
+        let twice = FailurePolicy::parse("window=1h,window=2h").unwrap_err();
+        assert_eq!(twice.to_string(), "window is named twice");
+    }
+
+    #[test]
+    fn exit_codes_decide_whether_the_group_is_restarted() {
+        let restarts = |text: &str| {
+            let policy = FailurePolicy::parse(text).unwrap();
+            [1, 2, 137].map(|code| policy.restarts(code))
+        };
+        assert_eq!(restarts(""), [true; 3]);
+        assert_eq!(restarts("fail-codes=2"), [true, false, true]);
+        assert_eq!(restarts("exit-codes=137+2,fail-codes=2"), [false, false, true]);
+    }
+}
