@@ -10,6 +10,7 @@ pub mod annotations;
 pub mod client;
 pub mod confinement;
 pub mod credentials;
+mod discovery;
 pub mod error;
 pub mod event;
 pub mod groups;

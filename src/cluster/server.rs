@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::cluster::discovery::Discovered;
 use crate::cluster::error::Error;
 use crate::cluster::items::Splitter;
 use crate::cluster::patch::{as_us, json_patch};
@@ -41,6 +42,8 @@ pub struct Server {
     client: kube::Client,
     /// The API groups that the server last served only in their older version.
     older: Arc<Mutex<BTreeSet<Cow<'static, str>>>>,
+    /// What the server can do, as far as it was asked.
+    pub(super) discovered: Arc<Mutex<Option<Discovered>>>,
 }
 
 impl std::fmt::Debug for Server {
@@ -115,7 +118,7 @@ struct ListMeta {
 impl Server {
     /// The server that `client` connects to.
     pub fn new(client: kube::Client) -> Self {
-        Self { client, older: Arc::default() }
+        Self { client, older: Arc::default(), discovered: Arc::default() }
     }
 
     /// Whether the server last served only the older version of `group`.

@@ -19,6 +19,7 @@ pub mod node_load;
 pub mod pod;
 pub mod prefetch;
 pub mod priority;
+pub mod resources;
 pub mod start_first;
 pub mod state;
 pub mod task;

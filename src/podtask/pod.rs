@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 
+use crate::api::quantity::Quantity;
 use crate::api::request::Request;
 use crate::api::status::Status;
 use crate::api::{annotation, workload_key};
 use crate::podtask::foreign::ForeignUpdate;
+use crate::podtask::resources::{self, Field, Resize, Resources};
 use crate::podtask::state::TaskState;
 use crate::podtask::task::PodTask;
 use crate::podtask::time::later;
@@ -52,6 +54,10 @@ pub struct Pod {
     /// Name and image of each container that can be replaced, as in the pod's spec now: the regular containers, and
     /// after them the native sidecars.
     pub images: Vec<(String, String)>,
+    /// cpu and memory of those of these containers that have any, by name, as in the pod's spec now.
+    pub resources: Vec<(String, Resources)>,
+    /// What the kubelet reports about these resources.
+    pub resize: Resize,
     /// The containers that are not Ready, by name, as their kubelet reports them. True for one that it has not started
     /// again yet, for example because it delays the start.
     pub unready: Vec<(String, bool)>,
@@ -102,6 +108,7 @@ impl Pod {
         let ready_since =
             ready.map(|ready| ready.last_transition_time.as_ref().map_or(created, |time| time.0));
         let request = Request::parse(annotation(annotation::REQUEST)).ok().flatten();
+        let resources = spec.map(resources::of_pod).unwrap_or_default();
         Self {
             foreign: ForeignUpdate::read(pod),
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -137,6 +144,8 @@ impl Pod {
                 let lasting = spec.containers.iter().chain(sidecars);
                 lasting.map(|container| (container.name.clone(), image(container))).collect()
             }),
+            resize: Resize::read(pod, &resources),
+            resources,
             unready: status.map_or_else(Vec::new, unready),
             gated: spec
                 .and_then(|spec| spec.readiness_gates.as_ref())
@@ -178,6 +187,11 @@ impl Pod {
     /// The image of the container `name`.
     pub fn image(&self, name: &str) -> Option<&str> {
         self.images.iter().find(|(found, _)| found == name).map(|(_, image)| image.as_str())
+    }
+
+    /// One of the resources of the container `name`.
+    pub fn resource(&self, name: &str, field: Field) -> Option<Quantity> {
+        self.resources.iter().find(|(found, _)| found == name)?.1.get(&field).copied()
     }
 
     /// True when the pod is Running and Ready.

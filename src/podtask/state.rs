@@ -4,11 +4,15 @@
 //! ```text
 //!            ┌────────────── Dropped ◀────────────┐ withdrawn before the pod was touched
 //!  (none) ─▶ Chosen ──hook passed──▶ Ordered ──▶ Done        the agent reports Succeeded
-//!               │                      │ └─────▶ Failed      the agent reports Failed, RolledBack or Refused, or
-//!               │                      │                     does not report an end in time
-//!               │                      │ └─────▶ Unanswered  no agent accepted the request, or another client took
-//!               │                      │                     the request away
-//!               └▶ the pod is deleted  └▶ Recalled ─▶ Dropped, or Done or Failed when it was too late
+//!               │  │                   ▲ │ └─────▶ Failed      the agent reports Failed, RolledBack or Refused, or
+//!               │  │                   │ │                     does not report an end in time
+//!               │  │                   │ │ └─────▶ Unanswered  no agent accepted the request, or another client took
+//!               │  │                   │ │                     the request away
+//!               │  │                   │ └▶ Recalled ─▶ Dropped, or Done or Failed when it was too late
+//!               │  └──────▶ Resizing ──┴─▶ Done        if nothing but cpu and memory changes
+//!               │                │ └─────▶ Failed      the API server or the kubelet refuses them
+//!               │                └───────▶ Dropped     the pod is not to have them any more
+//!               └▶ the pod is deleted
 //! ```
 //!
 //! An agent may answer late: after the request was withdrawn, or after the controller stopped waiting. Its answer
@@ -31,6 +35,8 @@ pub const NO_AGENT: &str = "NoAgent";
 pub enum Stage {
     /// The pod is chosen; its hook may be running. The pod is not touched.
     Chosen,
+    /// The kubelet is asked to resize the pod. The request, if containers change otherwise as well, follows.
+    Resizing,
     /// The request is written.
     Ordered,
     /// The request is withdrawn; the agent has not reported the outcome.
@@ -48,9 +54,9 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// True while an agent may have the request.
+    /// True while an agent may have the request, or a kubelet may resize the pod.
     pub fn is_live(self) -> bool {
-        matches!(self, Self::Ordered | Self::Recalled)
+        matches!(self, Self::Resizing | Self::Ordered | Self::Recalled)
     }
 
     /// True when a task at this stage needs its request no more: it is withdrawn, so that no agent accepts it later. No agent
@@ -59,7 +65,12 @@ impl Stage {
         match self {
             Self::Ordered | Self::Done => false,
             Self::Failed => !answered,
-            Self::Chosen | Self::Recalled | Self::Unanswered | Self::Dropped | Self::Again => true,
+            Self::Chosen
+            | Self::Resizing
+            | Self::Recalled
+            | Self::Unanswered
+            | Self::Dropped
+            | Self::Again => true,
         }
     }
 }
@@ -71,7 +82,7 @@ pub enum TaskState {
     Over,
     /// The task waits for its hook, its budget or the deletion. Nothing is touched.
     Waiting,
-    /// The agent has the request.
+    /// The agent has the request, or the kubelet resizes the pod.
     Busy {
         /// True from the first effect on a container: one may have been stopped.
         touched: bool,
@@ -97,7 +108,7 @@ impl End {
         Self::new(Stage::Done, "", "")
     }
 
-    fn new(stage: Stage, reason: &str, note: impl Into<String>) -> Self {
+    pub(crate) fn new(stage: Stage, reason: &str, note: impl Into<String>) -> Self {
         Self { stage, reason: reason.to_owned(), note: note.into() }
     }
 
@@ -150,6 +161,7 @@ impl Sent<'_> {
     pub fn state(self, request: Option<&str>, answer: Option<&Status>, now: Timestamp) -> TaskState {
         match self.stage {
             Stage::Chosen => return TaskState::Waiting,
+            Stage::Resizing => return TaskState::Busy { touched: true },
             Stage::Done => return TaskState::Over,
             _ => {}
         }

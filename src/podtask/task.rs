@@ -24,7 +24,7 @@ pub struct PodTask {
     /// Rises with each task of this pod. The key of a hook's approval and the id of a request contain it: neither is
     /// ever valid for another task.
     pub number: u32,
-    /// When the task was created; once the request is written, when that was.
+    /// When the task was created; once a resize or the request is written, when that was.
     pub at: Timestamp,
     /// The stage reached.
     pub stage: Stage,

@@ -33,6 +33,7 @@ use crate::workload::update::{Picks, Wanted, spare};
 use crate::workload::view::{PodView, left_environments, was_touched};
 
 mod claims;
+mod resize;
 
 /// How long before a request a kubelet gets the labels and annotations that its containers take into their environment.
 /// Kubelets get each change through a watch, within milliseconds where nothing is overloaded.
@@ -121,6 +122,7 @@ impl<'a> Planner<'_, 'a> {
             }
             // The end of a task is recorded before anything else.
             (TaskState::Ended(end), Some(task), _) => self.end(view, task, end),
+            (_, Some(task), wanted) if task.stage == Stage::Resizing => self.resize(view, task, wanted),
             (TaskState::Busy { touched }, Some(task), wanted) => {
                 self.keys.insert((view.pod.uid.clone(), task.key()));
                 let right = task.target == self.input.update_name() || task.target == view.pod.label;
@@ -302,10 +304,13 @@ impl<'a> Planner<'_, 'a> {
         if task.deletes() {
             return self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(view.pod), why });
         }
+        if self.begins_resize(view, task) {
+            return;
+        }
         let input = self.input;
         let targets = self.targets(view, task);
         if targets.is_empty() {
-            // No container differs any more: another client has made the change in the meantime.
+            // No container differs any more: only resources did, or another client has made the change in the meantime.
             return self.end(view, task, &End::done());
         }
         if view.pod.foreign.as_ref().is_some_and(|update| update.gate_closed) {
@@ -375,7 +380,8 @@ impl<'a> Planner<'_, 'a> {
     /// Labels and annotations of a pod that is at `target` from now on.
     fn change(&self, view: &PodView<'_>, target: &str) -> PodPatch {
         let (from, to) = (self.input.template(&view.pod.label), self.input.template(target));
-        let change = from.zip(to).map(|(from, to)| Change::between(from, to)).unwrap_or_default();
+        let change =
+            from.zip(to).map(|(from, to)| Change::between(from, to, self.input.resizes)).unwrap_or_default();
         let mut patch = PodPatch { labels: change.labels, annotations: change.annotations };
         patch.labels.insert(workload_key::REVISION.to_owned(), Some(target.to_owned()));
         if let Some(update) = view.pod.foreign.as_ref().filter(|update| !update.unwritten.is_empty()) {
@@ -394,14 +400,14 @@ impl<'a> Planner<'_, 'a> {
         let mut task = task.clone();
         let claims = match task.stage {
             _ if task.claims.is_empty() => BudgetClaims::None,
-            Stage::Ordered => BudgetClaims::Claim(task.claims.clone()),
+            Stage::Resizing | Stage::Ordered => BudgetClaims::Claim(task.claims.clone()),
             Stage::Chosen | Stage::Recalled => BudgetClaims::None,
             _ => BudgetClaims::Release(std::mem::take(&mut task.claims)),
         };
         let text = serde_json::to_string(&task).unwrap_or_default();
         let annotations = workload_key::task_annotations(&text);
         patch.annotations.extend(annotations.map(|(key, value)| (key, Some(value))));
-        let over = !matches!(task.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
+        let over = task.stage != Stage::Chosen && !task.stage.is_live();
         if over && view.pod.leaving {
             patch.annotations.insert(workload_key::LEAVING.to_owned(), None);
         }

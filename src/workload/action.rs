@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::api::request::HookArg;
+use crate::api::workload_key;
+use crate::podtask::task::PodTask;
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
 use crate::workload::claims::OwnerChange;
 use crate::workload::hooks::HookType;
@@ -67,6 +69,16 @@ pub enum Action {
         /// What to do at `PodDisruptionBudget`s before the patch.
         claims: BudgetClaims,
     },
+    /// Change cpu and memory of a running pod through its subresource `resize`. If the API server refuses that, the pod gets
+    /// the patch of [`resize::refused`](crate::workload::resize::refused) instead.
+    Resize {
+        /// The pod, with the version that the write is conditional on.
+        pod: VersionedRef,
+        /// The fields of the pod's spec that change, as a strategic merge patch.
+        spec: Value,
+        /// The task of the pod.
+        task: PodTask,
+    },
     /// Write the entry of a pod at a `PodDisruptionBudget` again, before it lapses.
     RenewClaim {
         /// Name of the budget.
@@ -111,6 +123,8 @@ pub enum BudgetClaims {
 pub enum Why {
     /// The pod is chosen: its task begins.
     Chosen,
+    /// The pod is about to be resized.
+    Resize,
     /// The agent is asked to update the pod.
     InPlace,
     /// The agent is asked to update the pod at once.
@@ -188,14 +202,14 @@ impl Action {
                     _ => ("SuccessfulDelete", "FailedDelete", what),
                 }
             }
-            Self::PatchPod { pod, why, .. } => {
+            Self::PatchPod { pod, why, patch, .. } => {
                 let (done, failed, how) = match why {
                     Why::Updated => ("SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "in place"),
                     Why::Metadata => {
                         ("SuccessfulUpdatePodInPlace", "FailedUpdatePodInPlace", "without a restart")
                     }
                     Why::HotPatch => ("SuccessfulUpdatePodHotPatch", "FailedUpdatePodHotPatch", "at once"),
-                    Why::NotUpdated => return Some(not_updated(pod)),
+                    Why::NotUpdated => return Some(not_updated(pod, patch)),
                     _ => {
                         return error.map(|error| {
                             Event::warning(
@@ -206,6 +220,11 @@ impl Action {
                     }
                 };
                 (done, failed, format!("update pod {} {how}", pod.name))
+            }
+            Self::Resize { pod, .. } => {
+                return error.map(|error| {
+                    Event::warning("FailedUpdate", format!("could not resize pod {}: {error}", pod.name))
+                });
             }
             Self::SetGate { pod, open } => {
                 let how = if *open { "open" } else { "take over" };
@@ -246,10 +265,12 @@ impl Action {
 }
 
 /// The event about a pod whose update in place failed.
-fn not_updated(pod: &VersionedRef) -> Event {
+fn not_updated(pod: &VersionedRef, patch: &PodPatch) -> Event {
+    let task = patch.annotations.get(workload_key::TASK).and_then(Option::as_deref);
+    let task = task.and_then(|text| serde_json::from_str::<PodTask>(text).ok());
+    let why = task.map(|task| task.note).unwrap_or_default();
     let message = format!(
-        "pod {} was not updated in place: its annotation inplace.dev/status says why; it is retried \
-         when the template changes, or when retry is set",
+        "pod {} was not updated in place: {why}; it is retried when the template changes, or when retry is set",
         pod.name
     );
     Event::warning("FailedUpdatePodInPlace", message)

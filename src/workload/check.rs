@@ -20,11 +20,11 @@ use crate::workload::diff::Change;
 use crate::workload::environment;
 use crate::workload::spec::WorkloadSpec;
 
-/// The problems of a `GameDeployment`, and of the change from `old` to it.
-pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<String> {
+/// The problems of a `GameDeployment`, and of the change from `old` to it. `resizes`: the API server resizes running pods.
+pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment, resizes: bool) -> Vec<String> {
     let spec = &new.spec;
     let update = &spec.update_strategy;
-    let mut problems = Problems::default();
+    let mut problems = Problems { resizes, ..Problems::default() };
     problems.template(&spec.selector, &spec.template);
     problems.amount("spec.updateStrategy.partition", &update.partition);
     problems.amount("spec.updateStrategy.maxUnavailable", &update.max_unavailable);
@@ -33,22 +33,22 @@ pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<Str
     problems.canary(update.canary.as_ref());
     problems.priority(&update.priority);
     let desired = WorkloadSpec::of_deployment(new);
-    problems.0.extend(desired.budget_problem());
-    problems.0.extend(desired.deadline_problem());
+    problems.found.extend(desired.budget_problem());
+    problems.found.extend(desired.deadline_problem());
     let before = old.map(WorkloadSpec::of_deployment);
     problems.start_first(before.as_ref(), &desired);
     if let (Some(old), Some(before)) = (old, &before) {
         problems.unchanged("spec.selector", old.spec.selector == spec.selector);
         problems.change(before, &desired);
     }
-    problems.0
+    problems.found
 }
 
-/// The problems of a `GameStatefulSet`, and of the change from `old` to it.
-pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec<String> {
+/// The problems of a `GameStatefulSet`, and of the change from `old` to it. `resizes`: the API server resizes running pods.
+pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet, resizes: bool) -> Vec<String> {
     let spec = &new.spec;
     let update = &spec.update_strategy;
-    let mut problems = Problems::default();
+    let mut problems = Problems { resizes, ..Problems::default() };
     problems.template(&spec.selector, &spec.template);
     if let Some(rolling) = &update.rolling_update {
         problems.amount("spec.updateStrategy.rollingUpdate.partition", &rolling.partition);
@@ -76,8 +76,8 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
         }
     }
     let desired = WorkloadSpec::of_stateful_set(new);
-    problems.0.extend(desired.budget_problem());
-    problems.0.extend(desired.deadline_problem());
+    problems.found.extend(desired.budget_problem());
+    problems.found.extend(desired.deadline_problem());
     problems.start_first(old.map(WorkloadSpec::of_stateful_set).as_ref(), &desired);
     if let Some(old) = old {
         let before = &old.spec;
@@ -88,19 +88,22 @@ pub fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec
             before.pod_management_policy == spec.pod_management_policy,
         );
         problems
-            .0
+            .found
             .extend(claims::template_problems(&before.volume_claim_templates, &spec.volume_claim_templates));
         problems.change(&WorkloadSpec::of_stateful_set(old), &desired);
     }
-    problems.0
+    problems.found
 }
 
 #[derive(Default)]
-struct Problems(Vec<String>);
+struct Problems {
+    resizes: bool,
+    found: Vec<String>,
+}
 
 impl Problems {
     fn add(&mut self, problem: String) {
-        self.0.push(problem);
+        self.found.push(problem);
     }
 
     fn template(&mut self, selected: &LabelSelector, template: &PodTemplate) {
@@ -125,7 +128,7 @@ impl Problems {
     }
 
     fn priority(&mut self, keys: &[PriorityKey]) {
-        self.0.extend(priority::problems("spec.updateStrategy.priority", keys));
+        self.found.extend(priority::problems("spec.updateStrategy.priority", keys));
     }
 
     fn canary(&mut self, canary: Option<&Canary>) {
@@ -155,7 +158,7 @@ impl Problems {
             return;
         }
         let changed = || {
-            let change = Change::between(&old?.template, &new.template);
+            let change = Change::between(&old?.template, &new.template, self.resizes);
             let mut names: BTreeSet<_> = change.containers.iter().map(String::as_str).collect();
             names.extend(environment::restarted(&old?.template, &new.template));
             let is_in_place = change.refusal().is_none() && !names.is_empty();
@@ -174,7 +177,7 @@ impl Problems {
         if !both || new.update.fallback || new.update.way == UpdateType::OnDelete {
             return;
         }
-        if let Some(why) = Change::between(&old.template, &new.template).refusal() {
+        if let Some(why) = Change::between(&old.template, &new.template, self.resizes).refusal() {
             self.add(format!("spec.template: {why}"));
         }
     }
@@ -186,6 +189,14 @@ mod tests {
 
     use super::*;
     use crate::workload::fixtures;
+
+    fn deployment(old: Option<&GameDeployment>, new: &GameDeployment) -> Vec<String> {
+        super::deployment(old, new, false)
+    }
+
+    fn stateful_set(old: Option<&GameStatefulSet>, new: &GameStatefulSet) -> Vec<String> {
+        super::stateful_set(old, new, false)
+    }
 
     #[test]
     fn a_good_spec_has_no_problem() {

@@ -100,7 +100,7 @@ fn progresses(input: &ReconcileInput<'_>, action: &Action) -> bool {
                 Why::NotUpdated => {
                     matches!(&view.task_state, TaskState::Ended(end) if end.stage == Stage::Failed)
                 }
-                Why::Chosen | Why::InPlace | Why::HotPatch => {
+                Why::Chosen | Why::Resize | Why::InPlace | Why::HotPatch => {
                     let retried = view.last_failure(input.update_name()) == Some(Stage::Unanswered);
                     view.task_state != TaskState::Waiting && !retried
                 }

@@ -23,6 +23,7 @@ use crate::workload::health::{self, Findings};
 use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::prefetch;
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
+use crate::workload::resize;
 use crate::workload::revision::{self, Found};
 use crate::workload::scale::{self, Scaling};
 use crate::workload::spec::{Kind, WorkloadSpec};
@@ -284,7 +285,8 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
     let progress =
         status::progress(input, survey, step.held, update_failure.as_ref(), &|held| reached(input, held));
     let progress = update::with_budgets(input, &acts.budgets, progress);
-    let (going, reason, message) = update::with_not_ready(input, survey, progress);
+    let progress = update::with_not_ready(input, survey, progress);
+    let (going, reason, message) = resize::with_waiting(input, progress);
     let (going, reason) = if aborts && reason == "Complete" { (false, ABORTED) } else { (going, reason) };
     let deadline = deadline::of(input, before, revision, reason, &acts.actions);
     let late = deadline.exceeded && (going || matches!(reason, "HookTemplate" | ABORTING));

@@ -1,7 +1,7 @@
 //! The difference between two templates, and whether a running pod can take it over.
 //!
-//! Container images change by a swap, metadata by a patch, and with a restart of the containers that have it in their
-//! environment. Any other difference needs a new pod and is reported by its path; values are never reported, because they
+//! Container images change by a swap, cpu and memory by a resize where the API server has it, metadata by a patch, and with a
+//! restart of the containers that have it in their environment. Any other difference needs a new pod and is reported by its path; values are never reported, because they
 //! may be secrets.
 
 use std::collections::BTreeMap;
@@ -24,15 +24,22 @@ pub struct Change {
     /// Paths of the differences that no running pod can take over; empty when the change can be made in place.
     pub elsewhere: Vec<String>,
     /// Why, for those of these paths that are resources of a container.
-    pub resources: BTreeMap<String, NotResizable>,
+    pub reasons: BTreeMap<String, NotResizable>,
+    /// Paths of the resources that a resize changes.
+    pub resized: Vec<String>,
 }
 
 /// Maximum number of paths that are reported.
 const MAX_PATHS: usize = 3;
 
 impl Change {
-    /// The change from the template `old` to the template `new`.
-    pub fn between(old: &PodTemplate, new: &PodTemplate) -> Self {
+    /// The change from the template `old` to the template `new`. `resizes`: the API server resizes running pods.
+    pub fn between(old: &PodTemplate, new: &PodTemplate, resizes: bool) -> Self {
+        Self::with_paths(old, new, resizes, MAX_PATHS)
+    }
+
+    /// The same with at most so many paths in `elsewhere`.
+    pub(super) fn with_paths(old: &PodTemplate, new: &PodTemplate, resizes: bool, most: usize) -> Self {
         let mut change = Self {
             labels: difference(&old.labels(), &new.labels()),
             annotations: difference(&old.annotations(), &new.annotations()),
@@ -43,22 +50,24 @@ impl Change {
                 change.containers.push(name.to_owned());
             }
         }
-        change.elsewhere = elsewhere(old, new, MAX_PATHS);
-        change.resources = not_resizable(&change.elsewhere, old, new);
+        let spec = |template| meaning(template).get("spec").cloned().unwrap_or_default();
+        let (old, new) = (spec(old), spec(new));
+        let (before, after) = (without_images(old.clone()), without_images(new.clone()));
+        Paths { change: &mut change, old: &old, new: &new, resizes, most }.compare("spec", &before, &after);
         change
     }
 
     /// Why the change cannot be made in place, if so.
     pub fn refusal(&self) -> Option<String> {
-        let with_reason = |path: &String| match self.resources.get(path) {
+        let with_reason = |path: &String| match self.reasons.get(path) {
             Some(why) => format!("{path} ({why})"),
             None => path.clone(),
         };
         let paths: Vec<_> = self.elsewhere.iter().map(with_reason).collect();
         let paths = (!paths.is_empty()).then(|| paths.join(", "))?;
         Some(format!(
-            "{paths} cannot be changed in a running pod: only images of containers, labels and annotations can. Undo that \
-             part, use updateStrategy.type RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
+            "{paths} cannot be changed in a running pod: only images of containers, labels, annotations, and cpu and \
+             memory where the API server resizes pods, can. Undo that part, use updateStrategy.type RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
         ))
     }
 }
@@ -75,9 +84,8 @@ fn difference(
         .collect()
 }
 
-/// The meaning of a template without the fields that can be changed in place.
-fn without_images(template: &PodTemplate) -> Value {
-    let mut spec = meaning(template).get("spec").cloned().unwrap_or_default();
+/// The spec of a template without the images that can be changed in place.
+fn without_images(mut spec: Value) -> Value {
     for (list, all) in [("containers", true), ("initContainers", false)] {
         let containers = spec.get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten().filter(|one| all || is_sidecar(one)) {
@@ -86,44 +94,26 @@ fn without_images(template: &PodTemplate) -> Value {
             }
         }
     }
-    serde_json::json!({"spec": spec})
-}
-
-/// Paths of the differences that no running pod can take over, at most `most`.
-pub(super) fn elsewhere(old: &PodTemplate, new: &PodTemplate, most: usize) -> Vec<String> {
-    let mut paths = Paths { found: Vec::new(), most };
-    paths.compare("", &without_images(old), &without_images(new));
-    paths.found
-}
-
-/// Why those of the `paths` that are resources of a container cannot be changed in a running pod.
-pub(super) fn not_resizable(
-    paths: &[String],
-    old: &PodTemplate,
-    new: &PodTemplate,
-) -> BTreeMap<String, NotResizable> {
-    if !paths.iter().any(|path| path.contains(".resources.")) {
-        return BTreeMap::new();
-    }
-    let (old, new) = (meaning(old), meaning(new));
-    let spec = |template: &Value| template.get("spec").cloned().unwrap_or_default();
-    let (old, new) = (spec(&old), spec(&new));
-    let reason = |path: &String| Some((path.clone(), resize::not_resizable(path, &old, &new)?));
-    paths.iter().filter_map(reason).collect()
+    spec
 }
 
 /// Objects that are compared field by field also when one of the templates does not have them.
 const OPENED: [&str; 3] = ["resources", "limits", "requests"];
 
-struct Paths {
-    found: Vec<String>,
+/// Collects the paths of the differences between two specs.
+struct Paths<'c> {
+    change: &'c mut Change,
+    old: &'c Value,
+    new: &'c Value,
+    resizes: bool,
+    /// Maximum number of paths that no running pod can take over: a path may be long.
     most: usize,
 }
 
-impl Paths {
-    /// Compares two values of reduced templates.
+impl Paths<'_> {
+    /// Compares two values of specs.
     fn compare(&mut self, path: &str, old: &Value, new: &Value) {
-        if self.found.len() >= self.most || old == new {
+        if self.change.elsewhere.len() >= self.most || old == new {
             return;
         }
         // An object that says nothing is left out, so it is compared as an empty one.
@@ -140,9 +130,8 @@ impl Paths {
                 keys.sort();
                 keys.dedup();
                 for key in keys {
-                    let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                     let value = |of: &Map<String, Value>| of.get(key).cloned().unwrap_or_default();
-                    self.compare(&inner, &value(before), &value(after));
+                    self.compare(&format!("{path}.{key}"), &value(before), &value(after));
                 }
             }
             (Value::Array(before), Value::Array(after)) if before.len() == after.len() => {
@@ -150,8 +139,17 @@ impl Paths {
                     self.compare(&format!("{path}[{at}]"), old, new);
                 }
             }
-            _ => self.found.push(path.to_owned()),
+            _ => self.add(path),
         }
+    }
+
+    fn add(&mut self, path: &str) {
+        match resize::resizable(path, self.old, self.new, self.resizes) {
+            Some(Ok(())) => return self.change.resized.push(path.to_owned()),
+            Some(Err(why)) => drop(self.change.reasons.insert(path.to_owned(), why)),
+            None => {}
+        }
+        self.change.elsewhere.push(path.to_owned());
     }
 }
 
@@ -165,6 +163,10 @@ mod tests {
         PodTemplate(value)
     }
 
+    fn between(old: &PodTemplate, new: &PodTemplate) -> Change {
+        Change::between(old, new, false)
+    }
+
     fn base() -> Value {
         json!({"metadata": {"labels": {"app": "web"}, "annotations": {"a": "1"}},
                "spec": {"containers": [{"name": "app", "image": "app:1", "env": [{"name": "K", "value": "secret"}]},
@@ -176,7 +178,7 @@ mod tests {
         let mut new = base();
         new["spec"]["containers"][0]["image"] = json!("app:2");
         new["spec"]["containers"][1]["image"] = json!("side:2");
-        let change = Change::between(&template(base()), &template(new));
+        let change = between(&template(base()), &template(new));
         assert_eq!(change, Change { containers: vec!["app".into(), "side".into()], ..Change::default() });
         assert_eq!(change.refusal(), None);
     }
@@ -185,7 +187,7 @@ mod tests {
     fn metadata_is_set_and_taken_off_without_containers() {
         let mut new = base();
         new["metadata"] = json!({"labels": {"app": "web", "new": "x"}, "creationTimestamp": null});
-        let change = Change::between(&template(base()), &template(new));
+        let change = between(&template(base()), &template(new));
         assert!(change.containers.is_empty() && change.elsewhere.is_empty());
         assert_eq!(change.labels, [("new".into(), Some("x".into()))].into());
         assert_eq!(change.annotations, [("a".into(), None)].into());
@@ -196,7 +198,7 @@ mod tests {
         let mut new = base();
         new["spec"]["containers"][0]["env"][0]["value"] = json!("other");
         new["spec"]["nodeName"] = json!("n");
-        let change = Change::between(&template(base()), &template(new));
+        let change = between(&template(base()), &template(new));
         assert_eq!(change.elsewhere, ["spec.containers[0].env[0].value", "spec.nodeName"]);
         let refusal = change.refusal().unwrap();
         assert!(
@@ -209,7 +211,7 @@ mod tests {
         let mut new = base();
         new["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1", "example.com/gpu": "1"}});
         for (old, new) in [(base(), new.clone()), (new.clone(), base())] {
-            let change = Change::between(&template(old), &template(new));
+            let change = between(&template(old), &template(new));
             let limits = "spec.containers[0].resources.limits";
             assert_eq!(change.elsewhere, [format!("{limits}.cpu"), format!("{limits}.example.com/gpu")]);
             let refusal = change.refusal().unwrap();
@@ -219,24 +221,29 @@ mod tests {
         }
         let mut more = new.clone();
         more["spec"]["containers"][0]["resources"]["limits"]["cpu"] = json!("2");
-        let refusal = Change::between(&template(new.clone()), &template(more)).refusal().unwrap();
+        let refusal = between(&template(new.clone()), &template(more)).refusal().unwrap();
         let reason =
-            "limits.cpu (this version of inplace resizes no pods) cannot be changed in a running pod";
+            "limits.cpu (the API server has no resize of pods, which Kubernetes 1.33 or newer has) cannot be";
         assert!(refusal.contains(reason), "{refusal}");
+        let mut memory = new.clone();
+        memory["spec"]["containers"][0]["resources"]["requests"] = json!({"memory": "1Gi"});
+        let change = Change::between(&template(new.clone()), &template(memory), true);
+        assert_eq!(change.resized, ["spec.containers[0].resources.requests.memory"]);
+        assert_eq!(change.refusal(), None, "the API server resizes pods");
         let mut same = new.clone();
         same["spec"]["containers"][0]["resources"]["limits"]["cpu"] = json!("1000m");
-        assert_eq!(Change::between(&template(new), &template(same)), Change::default());
+        assert_eq!(between(&template(new), &template(same)), Change::default());
     }
 
     #[test]
     fn another_container_is_another_pod() {
         let mut new = base();
         new["spec"]["containers"][1]["name"] = json!("other");
-        let change = Change::between(&template(base()), &template(new));
+        let change = between(&template(base()), &template(new));
         assert_eq!(change.elsewhere, ["spec.containers[1].name"]);
         let mut fewer = base();
         fewer["spec"]["containers"].as_array_mut().unwrap().pop();
-        assert_eq!(Change::between(&template(base()), &template(fewer)).elsewhere, ["spec.containers"]);
+        assert_eq!(between(&template(base()), &template(fewer)).elsewhere, ["spec.containers"]);
     }
 
     #[test]
@@ -247,14 +254,14 @@ mod tests {
         let mut new = old.clone();
         new["spec"]["initContainers"][1]["image"] = json!("proxy:2");
         new["spec"]["containers"][0]["image"] = json!("app:2");
-        let change = Change::between(&template(old.clone()), &template(new.clone()));
+        let change = between(&template(old.clone()), &template(new.clone()));
         assert_eq!((change.containers, change.elsewhere), (vec!["proxy".into(), "app".into()], Vec::new()));
         new["spec"]["initContainers"][0]["image"] = json!("setup:2");
-        let change = Change::between(&template(old.clone()), &template(new.clone()));
+        let change = between(&template(old.clone()), &template(new.clone()));
         assert_eq!(change.elsewhere, ["spec.initContainers[0].image"]);
         // A container that becomes a sidecar is another kind of container.
         new["spec"]["initContainers"][1]["restartPolicy"] = Value::Null;
-        let change = Change::between(&template(old), &template(new));
+        let change = between(&template(old), &template(new));
         assert!(change.elsewhere.contains(&"spec.initContainers[1].restartPolicy".to_owned()), "{change:?}");
     }
 
@@ -263,6 +270,6 @@ mod tests {
         let mut new = base();
         new["spec"]["volumes"] = json!([]);
         new["spec"]["nodeSelector"] = Value::Null;
-        assert_eq!(Change::between(&template(base()), &template(new)), Change::default());
+        assert_eq!(between(&template(base()), &template(new)), Change::default());
     }
 }

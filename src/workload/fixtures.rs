@@ -7,9 +7,11 @@ use serde_json::{Value, json};
 
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::pod_template::PodTemplate;
 use crate::api::status::{Phase, Status, Step};
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::resources::{self, Resize, Resources};
 use crate::workload::action::Action;
 use crate::workload::claims::{Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
@@ -126,6 +128,8 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         cost: None,
         restarts: 0,
         images: revision.template.images().map(|(name, image)| (name.to_owned(), image.to_owned())).collect(),
+        resources: resources_of(&revision.template),
+        resize: Resize::Taken,
         unready: Vec::new(),
         gated: true,
         surge: false,
@@ -136,6 +140,24 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         answer: None,
         foreign: None,
     }
+}
+
+/// The resources of the containers of a pod from this template.
+pub(crate) fn resources_of(template: &PodTemplate) -> Vec<(String, Resources)> {
+    let spec = template.0.get("spec").cloned().unwrap_or_default();
+    resources::of_pod(&serde_json::from_value(spec).unwrap())
+}
+
+/// Writes a resize to the spec of a pod; the kubelet has not answered yet.
+pub(crate) fn write_resize(pod: &mut Pod, spec: &Value) {
+    for container in ["containers", "initContainers"].iter().flat_map(|list| spec[list].as_array()).flatten()
+    {
+        let name = container["name"].as_str().unwrap();
+        let (_, stated) = pod.resources.iter_mut().find(|(found, _)| found == name).unwrap();
+        // A patch states a request that follows from a limit, too.
+        stated.extend(resources::read(&container["resources"]));
+    }
+    pod.resize = Resize::Waits("not seen".into());
 }
 
 /// A status of the agent.
@@ -165,6 +187,7 @@ pub(crate) struct Sight {
     pub(crate) classes: StorageClasses,
     pub(crate) taken: BTreeSet<String>,
     pub(crate) disruptions: DisruptionAllowance,
+    pub(crate) resizes: bool,
     pub(crate) before: Report,
     pub(crate) now: Timestamp,
 }
@@ -181,6 +204,7 @@ pub(crate) fn sight(names: &[&str], revision: &Revision) -> Sight {
         classes: StorageClasses::new(),
         taken: BTreeSet::new(),
         disruptions: DisruptionAllowance::default(),
+        resizes: true,
         before: Report::default(),
         now: at(0),
     }
@@ -205,6 +229,7 @@ impl Sight {
             classes: &self.classes,
             taken: &self.taken,
             disruptions: &self.disruptions,
+            resizes: self.resizes,
             now: self.now,
         }
     }

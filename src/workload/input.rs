@@ -39,6 +39,8 @@ pub struct CachedObjects<'a> {
     pub taken: &'a BTreeSet<String>,
     /// The `PodDisruptionBudget`s of the workload's namespace; only updates in place use them.
     pub disruptions: &'a DisruptionAllowance,
+    /// True if the API server resizes running pods.
+    pub resizes: bool,
     /// The time of the reconcile.
     pub now: Timestamp,
 }
@@ -77,6 +79,8 @@ pub struct ReconcileInput<'a> {
     pub taken: &'a BTreeSet<String>,
     /// The `PodDisruptionBudget`s as they were read.
     disruptions: &'a DisruptionAllowance,
+    /// True if the API server resizes running pods.
+    pub resizes: bool,
     /// The time of the reconcile.
     pub now: Timestamp,
 }
@@ -118,6 +122,7 @@ impl<'a> ReconcileInput<'a> {
             classes: objects.classes,
             taken: objects.taken,
             disruptions: objects.disruptions,
+            resizes: objects.resizes,
             now: objects.now,
         }
     }

@@ -7,8 +7,9 @@ use serde_json::Value;
 use crate::api::game_deployment::UpdateType;
 use crate::api::pod_template::PodTemplate;
 use crate::workload::claims::template_problems;
-use crate::workload::diff::{Change, elsewhere, not_resizable};
+use crate::workload::diff::Change;
 use crate::workload::environment;
+use crate::workload::resize;
 use crate::workload::spec::WorkloadSpec;
 
 /// What becomes of one field.
@@ -43,14 +44,19 @@ pub enum Effect {
 const MAX_FIELDS: usize = 50;
 
 /// What the change from `old` to `new` does, field by field. `problems` are those that admission has with it: the fields
-/// that they name are refused.
-pub fn planned(old: &WorkloadSpec, new: &WorkloadSpec, problems: &[String]) -> Vec<PlannedField> {
+/// that they name are refused. `resizes`: the API server resizes running pods.
+pub fn planned(
+    old: &WorkloadSpec,
+    new: &WorkloadSpec,
+    problems: &[String],
+    resizes: bool,
+) -> Vec<PlannedField> {
     let mut fields: Vec<_> = problems.iter().map(|problem| refused(problem)).collect();
     if old.replicas != new.replicas {
         let message = format!("{} instead of {} pods", new.replicas, old.replicas);
         fields.push(PlannedField { field: "spec.replicas".to_owned(), effect: Effect::Scale, message });
     }
-    template(&mut fields, old, new);
+    template(&mut fields, old, new, resizes);
     if let (Some(before), Some(after)) = (old.stateful(), new.stateful())
         && before.claims != after.claims
         && template_problems(&before.claims, &after.claims).is_empty()
@@ -71,10 +77,8 @@ fn refused(problem: &str) -> PlannedField {
     PlannedField { field: field.to_owned(), effect: Effect::Refused, message: message.to_owned() }
 }
 
-fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSpec) {
-    let change = Change::between(&old.template, &new.template);
-    let others = elsewhere(&old.template, &new.template, MAX_FIELDS);
-    let resources = not_resizable(&others, &old.template, &new.template);
+fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSpec, resizes: bool) {
+    let change = Change::with_paths(&old.template, &new.template, resizes, MAX_FIELDS);
     let mut add = |field: String, effect: Effect, message: String| {
         let field = format!("spec.template.{field}");
         // Of a change that is refused, the other fields are shown as they would be without it.
@@ -88,7 +92,7 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
             Some((Effect::WaitsForDeletion, "updateStrategy.type is OnDelete: a user deletes the pods"))
         }
         UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate
-            if !others.is_empty() && new.update.fallback =>
+            if !change.elsewhere.is_empty() && new.update.fallback =>
         {
             Some((
                 Effect::NewPods,
@@ -123,10 +127,17 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
             add(format!("metadata.{map}[{key}]"), effect, message);
         }
     }
-    for path in others {
+    for path in &change.resized {
+        let (effect, message) = recreated.map_or_else(
+            || resize_effect(&new.template, path),
+            |(effect, message)| (effect, message.to_owned()),
+        );
+        add(path.clone(), effect, message);
+    }
+    for path in change.elsewhere {
         let (effect, message) = recreated.map_or_else(
             || {
-                let reason = resources.get(&path).map(|why| format!("{why}, so ")).unwrap_or_default();
+                let reason = change.reasons.get(&path).map(|why| format!("{why}, so ")).unwrap_or_default();
                 let why = format!(
                     "cannot be changed in a running pod: {reason}it needs new pods. Undo it, use updateStrategy.type \
                      RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
@@ -137,6 +148,21 @@ fn template(fields: &mut Vec<PlannedField>, old: &WorkloadSpec, new: &WorkloadSp
         );
         add(path, effect, message);
     }
+}
+
+/// How a container gets the resource in `path`.
+fn resize_effect(template: &PodTemplate, path: &str) -> (Effect, String) {
+    let of_path = |(of, _): &(String, &Value)| path.starts_with(&format!("{of}.resources."));
+    let container = template.lasting().find(of_path).map(|(_, container)| container);
+    let Some(container) = container.filter(|container| resize::restarts(container, path)) else {
+        let message = "the running pod is resized; the kubelet decides whether its node has the resources";
+        return (Effect::InPlace, message.to_owned());
+    };
+    let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
+    let message = format!(
+        "the running pod is resized: its kubelet restarts container {name}, because its resizePolicy is RestartContainer"
+    );
+    (Effect::RestartOfContainer, message)
 }
 
 /// How a label or an annotation reaches the pod, and whoever reads it inside.
@@ -195,8 +221,12 @@ mod tests {
     }
 
     fn of(old: &Draft, new: &Draft) -> Vec<(String, Effect, String)> {
-        let problems = check::deployment(Some(&old.object()), &new.object());
-        let fields = planned(&old.spec(), &new.spec(), &problems);
+        at(old, new, false)
+    }
+
+    fn at(old: &Draft, new: &Draft, resizes: bool) -> Vec<(String, Effect, String)> {
+        let problems = check::deployment(Some(&old.object()), &new.object(), resizes);
+        let fields = planned(&old.spec(), &new.spec(), &problems, resizes);
         fields.into_iter().map(|one| (one.field, one.effect, one.message)).collect()
     }
 
@@ -274,7 +304,7 @@ mod tests {
         let limits = "/template/spec/containers/0/resources";
         let old = in_place().with(limits, json!({"limits": {"cpu": "1", "memory": "1Gi"}}));
         for (path, resources, says) in [
-            ("limits.cpu", json!({"limits": {"cpu": "2", "memory": "1Gi"}}), "resizes no pods"),
+            ("limits.cpu", json!({"limits": {"cpu": "2", "memory": "1Gi"}}), "has no resize of pods"),
             ("limits.cpu", json!({"limits": {"memory": "1Gi"}}), "does not remove limits"),
             (
                 "requests.cpu",
@@ -291,13 +321,37 @@ mod tests {
     }
 
     #[test]
+    fn a_resize_says_whether_it_restarts_the_container() {
+        let limits = "/template/spec/containers/0/resources/limits";
+        let policy = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+        let old = in_place()
+            .with(limits, json!({"cpu": "1", "memory": "1Gi"}))
+            .with("/template/spec/containers/0/resizePolicy", policy);
+        let new = old.clone().with(limits, json!({"cpu": "2", "memory": "2Gi"})).image("app:2");
+        let fields = at(&old, &new, true);
+        let effects: Vec<_> = fields.iter().map(|(field, effect, _)| (field.as_str(), *effect)).collect();
+        let of = "spec.template.spec.containers[0]";
+        let resources = format!("{of}.resources");
+        let expected = [
+            (format!("{of}.image"), Effect::RestartOfContainer),
+            (format!("{resources}.limits.cpu"), Effect::InPlace),
+            (format!("{resources}.limits.memory"), Effect::RestartOfContainer),
+        ];
+        let expected: Vec<_> = expected.iter().map(|(field, effect)| (field.as_str(), *effect)).collect();
+        assert_eq!(effects, expected);
+        assert!(fields[2].2.contains("restarts container app, because its resizePolicy"), "{fields:#?}");
+        let rolling = new.with("/updateStrategy/type", json!("RollingUpdate"));
+        assert!(at(&old, &rolling, true).iter().all(|(_, effect, _)| *effect == Effect::NewPods));
+    }
+
+    #[test]
     fn claims_grow_and_nothing_else_of_them_changes() {
         let template = |storage: &str| json!([{"metadata": {"name": "data"}, "spec": {"resources": {"requests": {"storage": storage}}}}]);
         let old = stateful_set().with("/volumeClaimTemplates", template("1Gi"));
         for (storage, effect) in [("2Gi", Effect::InPlace), ("1Mi", Effect::Refused)] {
             let new = old.clone().with("/volumeClaimTemplates", template(storage));
-            let problems = check::stateful_set(Some(&old.set_object()), &new.set_object());
-            let fields = planned(&old.spec(), &new.spec(), &problems);
+            let problems = check::stateful_set(Some(&old.set_object()), &new.set_object(), false);
+            let fields = planned(&old.spec(), &new.spec(), &problems, false);
             assert_eq!((fields.len(), fields[0].effect), (1, effect), "{fields:?}");
         }
     }

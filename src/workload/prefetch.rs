@@ -29,7 +29,7 @@ pub fn add(
     let sent = |name: &str| written.get(name) == Some(&Written::Request);
     let has_images = |view: &&PodView<'_>| is_served(input, view) || sent(&view.pod.name);
     let chosen = if input.spec.update.prefetch && survey.moving() {
-        let untouched = |name: &str| !matches!(written.get(name), Some(Written::Request | Written::Deletion));
+        let untouched = |name: &str| !matches!(written.get(name), Some(Written::Request | Written::Other));
         let mut waiting = waiting(input, survey);
         waiting.retain(|view| !leave.contains(view.pod.name.as_str()) && untouched(&view.pod.name));
         if input.spec.stateful().is_none() {
@@ -59,7 +59,7 @@ pub fn add(
     for (view, text) in changes {
         let change = (workload_key::PREFETCH.to_owned(), text);
         match written.get(view.pod.name.as_str()) {
-            Some(Written::Deletion) => {}
+            Some(Written::Other) => {}
             Some(Written::Request | Written::Patch) => merge(actions, &view.pod.name, change),
             None => actions.push(Action::PatchPod {
                 pod: VersionedRef::of(view.pod),
@@ -78,8 +78,8 @@ enum Written {
     Request,
     /// Other labels and annotations.
     Patch,
-    /// Its deletion.
-    Deletion,
+    /// Its deletion or its resize.
+    Other,
 }
 
 /// The pods that `actions` write.
@@ -89,7 +89,9 @@ fn written(actions: &[Action]) -> BTreeMap<String, Written> {
             let sends = patch.annotations.get(annotation::REQUEST).is_some_and(Option::is_some);
             Some((pod.name.clone(), if sends { Written::Request } else { Written::Patch }))
         }
-        Action::DeletePod { pod, .. } => Some((pod.name.clone(), Written::Deletion)),
+        Action::DeletePod { pod, .. } | Action::Resize { pod, .. } => {
+            Some((pod.name.clone(), Written::Other))
+        }
         _ => None,
     };
     actions.iter().filter_map(write).collect()

@@ -1,16 +1,35 @@
-//! Decides why a difference in the resources of a container cannot be made in a running pod, field by field.
+//! Decides which differences in the resources of a container are made in a running pod, by a resize (the subresource
+//! `pods/resize`, Kubernetes 1.33 or newer), and why not, field by field. Values are never part of a reason.
 //!
-//! Most reasons are rules of Kubernetes for the resize of a pod (the subresource `pods/resize`, since 1.33): they hold
-//! whatever program resizes it. A difference that Kubernetes could make has the last reason, because this program
-//! resizes no pods. Values are never part of a reason.
+//! A resize belongs to the task of a pod, as a request to its agent does: it waits for the same hook, is within the same
+//! budgets and the same order, and its pod counts as unavailable until the kubelet has the resources. Hence a bad value does
+//! not reach all pods at once.
+//!
+//! If the image of a container changes as well, the pod is resized first. The new container then starts with the new limits,
+//! because the agent copies those that the old one has; and a node that does not have the resources is known before anything
+//! is stopped. The agent restarts the container once. A kubelet restarts it by itself before that if its `resizePolicy` is
+//! `RestartContainer`: no order saves that restart, because neither waits for the other.
 
-use serde_json::Value;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value, json};
 
-use crate::api::pod_template::is_sidecar;
+use crate::api::pod_template::{PodTemplate, is_sidecar};
 use crate::api::quantity::Quantity;
+use crate::api::workload_key;
+use crate::podtask::pod::Pod;
+use crate::podtask::resources::{self, Field, RESIZABLE, Resize};
+use crate::podtask::state::Stage;
+use crate::podtask::task::PodTask;
+use crate::podtask::time::later;
+use crate::podtask::write::PodPatch;
+use crate::workload::input::ReconcileInput;
+use crate::workload::view::{PodView, Templates};
 
-/// The resources that Kubernetes changes in a running pod.
-const RESIZABLE: [&str; 2] = ["cpu", "memory"];
+/// How long after a resize a kubelet may still report what it found out about the resources of before.
+const SETTLED: SignedDuration = SignedDuration::from_secs(10);
+
+/// How much of an error of the API server is recorded on the pod.
+const MOST_WORDS: usize = 512;
 
 /// Why a resource of a container cannot be changed in a running pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,8 +55,8 @@ pub enum NotResizable {
         to: QosClass,
     },
     /// Kubernetes could make the change.
-    #[error("this version of inplace resizes no pods")]
-    NotImplemented,
+    #[error("the API server has no resize of pods, which Kubernetes 1.33 or newer has")]
+    NoResize,
 }
 
 /// The quality of service class of a pod.
@@ -49,21 +68,140 @@ pub enum QosClass {
     Guaranteed,
 }
 
-/// Why the field `path` cannot be changed from the pod spec `old` to the pod spec `new`; `None` when the field is no
-/// resource of a container. Both specs have their quantities in one form.
-pub fn not_resizable(path: &str, old: &Value, new: &Value) -> Option<NotResizable> {
+/// Whether the field `path` can be changed from the pod spec `old` to the pod spec `new` by a resize; `None` when the field is
+/// no resource of a container. Both specs have their quantities in one form. `served`: the API server has the subresource.
+pub fn resizable(path: &str, old: &Value, new: &Value, served: bool) -> Option<Result<(), NotResizable>> {
     let (container, field) = path.strip_prefix("spec.")?.split_once(".resources.")?;
     let (kind, resource) = field.split_once('.').filter(|(kind, _)| ["limits", "requests"].contains(kind))?;
     let container = container_at(container, new)?;
     let windows = |spec: &Value| spec.pointer("/os/name").and_then(Value::as_str) == Some("windows");
-    Some(match (qos_class(old), qos_class(new)) {
+    let refusal = match (qos_class(old), qos_class(new)) {
         _ if !RESIZABLE.contains(&resource) => NotResizable::OtherResource,
         _ if container.ends => NotResizable::InitContainer,
         _ if windows(new) => NotResizable::Windows,
         _ if is_removed(container.value, kind, resource) => NotResizable::Removed,
         (Some(from), Some(to)) if from != to => NotResizable::QosClass { from, to },
-        _ => NotResizable::NotImplemented,
-    })
+        _ if !served => NotResizable::NoResize,
+        _ => return Some(Ok(())),
+    };
+    Some(Err(refusal))
+}
+
+/// True when the kubelet restarts the container at this place of a template to change the resource in `path`.
+pub fn restarts(container: &Value, path: &str) -> bool {
+    let rules = container.get("resizePolicy").and_then(Value::as_array).into_iter().flatten();
+    let is =
+        |rule: &Value, field: &str, wanted: &str| rule.get(field).and_then(Value::as_str) == Some(wanted);
+    let name = path.rsplit('.').next().unwrap_or_default();
+    rules
+        .into_iter()
+        .any(|rule| is(rule, "resourceName", name) && is(rule, "restartPolicy", "RestartContainer"))
+}
+
+/// What is to be written to the pod's spec so that it has the resources of `target`, as a strategic merge patch; `None` if it
+/// has them. As with images, what another client has changed stays, unless the template changes it too.
+pub fn missing(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> Option<Value> {
+    let mut spec = Map::new();
+    for (path, container) in target.lasting() {
+        let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
+        let mut changes = json!({});
+        for (field, value) in changed(view, container, templates) {
+            let quantity = Quantity::read(value);
+            if view.pod.resource(name, field) != quantity {
+                changes[field.0][field.1] = value.clone();
+            }
+        }
+        let list = path.trim_start_matches("spec.").split('[').next().unwrap_or_default();
+        if changes.as_object().is_some_and(|changes| !changes.is_empty()) {
+            let items = spec.entry(list).or_insert_with(|| json!([]));
+            if let Some(items) = items.as_array_mut() {
+                items.push(json!({"name": name, "resources": changes}));
+            }
+        }
+    }
+    (!spec.is_empty()).then_some(Value::Object(spec))
+}
+
+/// True when the pod is not at `target` before its kubelet has taken resources.
+pub fn is_due(view: &PodView<'_>, target: &PodTemplate, templates: &Templates<'_>) -> bool {
+    let changes =
+        || target.lasting().any(|(_, container)| changed(view, container, templates).next().is_some());
+    missing(view, target, templates).is_some() || view.pod.resize != Resize::Taken && changes()
+}
+
+/// The resources of a container of the target that the pod's own revision does not have, or that a task left at those of
+/// another one.
+fn changed<'c>(
+    view: &PodView<'_>,
+    container: &'c Value,
+    templates: &Templates<'_>,
+) -> impl Iterator<Item = (Field, &'c Value)> {
+    let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
+    let own = templates.get(view.revision).map(|own| resources::of_template(own, name));
+    let differs = move |(field, value): &(Field, &Value)| {
+        own.as_ref().is_none_or(|own| own.get(field).copied() != Quantity::read(value))
+            || view.between_revisions && is_off(view.pod, name, *field, templates)
+    };
+    container.get("resources").into_iter().flat_map(resources::fields).filter(differs)
+}
+
+/// True when a container has resources of another revision than the pod's own.
+pub(super) fn is_torn(pod: &Pod, templates: &Templates<'_>) -> bool {
+    let mut all = pod.resources.iter().flat_map(|(name, all)| all.keys().map(move |field| (name, *field)));
+    all.any(|(name, field)| is_off(pod, name, field, templates))
+}
+
+fn is_off(pod: &Pod, name: &str, field: Field, templates: &Templates<'_>) -> bool {
+    let of = |template: &PodTemplate| resources::of_template(template, name).get(&field).copied();
+    let runs = pod.resource(name, field);
+    let own = templates.get(pod.label.as_str()).and_then(|own| of(own));
+    own.is_some() && runs.is_some() && own != runs && templates.values().any(|other| of(other) == runs)
+}
+
+/// What the kubelet has made of the resize of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The pod has the resources.
+    Taken,
+    /// Not yet. The answer may be old until this time, if there is one.
+    Waits(Option<Timestamp>),
+    /// It never will, for this reason.
+    Never(String),
+}
+
+/// The answer to the resize that `task` has written.
+pub fn answer(pod: &Pod, task: &PodTask, now: Timestamp) -> Answer {
+    let settled_at = later(task.at, SETTLED);
+    match &pod.resize {
+        Resize::Taken => Answer::Taken,
+        Resize::Waits(_) => Answer::Waits(None),
+        Resize::Infeasible { newest, .. } if !newest && settled_at > now => Answer::Waits(Some(settled_at)),
+        Resize::Infeasible { note, .. } => Answer::Never(note.clone()),
+    }
+}
+
+/// Records on the pod that the API server refuses the resize of `task`. The next decision ends the task.
+pub fn refused(task: &PodTask, error: &str) -> PodPatch {
+    let note = error.chars().take(MOST_WORDS).collect::<String>();
+    let text = serde_json::to_string(&task.at_stage(Stage::Resizing, note)).unwrap_or_default();
+    let annotations = workload_key::task_annotations(&text).map(|(key, value)| (key, Some(value)));
+    PodPatch { annotations: annotations.into_iter().collect(), ..PodPatch::default() }
+}
+
+/// The progress of an update, with the pods whose kubelets have not resized them.
+pub fn with_waiting(
+    input: &ReconcileInput<'_>,
+    (going, reason, message): (bool, &'static str, String),
+) -> (bool, &'static str, String) {
+    let waits = |view: &&PodView<'_>| {
+        view.live().is_some_and(|task| task.stage == Stage::Resizing)
+            && matches!(view.pod.resize, Resize::Waits(_))
+    };
+    let mut waiting = input.views.iter().filter(waits);
+    let (Some(first), others) = (waiting.next(), waiting.count()) else { return (going, reason, message) };
+    let Resize::Waits(why) = &first.pod.resize else { return (going, reason, message) };
+    let message = format!("{message}, {} pods are being resized: pod {}: {why}", others + 1, first.pod.name);
+    (going, reason, message)
 }
 
 struct Container<'a> {
@@ -136,7 +274,7 @@ mod tests {
     const CPU: &str = "spec.containers[0].resources.limits.cpu";
 
     #[test]
-    fn what_kubernetes_could_do_is_only_not_implemented() {
+    fn what_kubernetes_does_needs_only_the_subresource() {
         for (path, value) in [
             ("/containers/0/resources/limits/cpu", "3"),
             ("/containers/0/resources/limits/memory", "512Mi"),
@@ -145,21 +283,18 @@ mod tests {
             let mut new = burstable();
             *new.pointer_mut(path).unwrap() = json!(value);
             let field = format!("spec{}", path.replace("/containers/0", ".containers[0]").replace('/', "."));
-            assert_eq!(
-                not_resizable(&field, &burstable(), &new),
-                Some(NotResizable::NotImplemented),
-                "{field}"
-            );
+            assert_eq!(resizable(&field, &burstable(), &new, true), Some(Ok(())), "{field}");
+            assert_eq!(resizable(&field, &burstable(), &new, false), Some(Err(NotResizable::NoResize)));
         }
         let mut new = burstable();
         new["initContainers"][1]["resources"] = json!({"requests": {"cpu": "1"}});
         let path = "spec.initContainers[1].resources.requests.cpu";
-        assert_eq!(not_resizable(path, &burstable(), &new), Some(NotResizable::NotImplemented));
+        assert_eq!(resizable(path, &burstable(), &new, true), Some(Ok(())));
     }
 
     #[test]
     fn what_kubernetes_refuses_has_its_own_reason() {
-        let of = |path: &str, new: &Value| not_resizable(path, &burstable(), new).unwrap();
+        let of = |path: &str, new: &Value| resizable(path, &burstable(), new, true).unwrap().unwrap_err();
         let gpu = spec(&json!({"limits": {"cpu": "2", "memory": "1Gi", "example.com/gpu": "1"}}));
         assert_eq!(
             of("spec.containers[0].resources.limits.example.com/gpu", &gpu),
@@ -174,7 +309,11 @@ mod tests {
         assert_eq!(of(CPU, &removed), NotResizable::Removed);
         let requests = "spec.containers[0].resources.requests.cpu";
         let raised = spec(&json!({"limits": {"cpu": "2", "memory": "1Gi"}}));
-        assert_eq!(of(requests, &raised), NotResizable::NotImplemented, "the limit is the request");
+        assert_eq!(
+            resizable(requests, &burstable(), &raised, true),
+            Some(Ok(())),
+            "the limit is the request"
+        );
         let mut windows = burstable();
         windows["os"] = json!({"name": "windows"});
         assert_eq!(of(CPU, &windows), NotResizable::Windows);
@@ -186,19 +325,19 @@ mod tests {
         let guaranteed = |cpu: &str| alone(json!({"limits": {"cpu": cpu, "memory": "1Gi"}}));
         let stated = alone(json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1000m"}}));
         assert_eq!(qos_class(&stated), Some(QosClass::Guaranteed));
-        assert_eq!(
-            not_resizable(CPU, &guaranteed("1"), &guaranteed("2")),
-            Some(NotResizable::NotImplemented)
-        );
+        assert_eq!(resizable(CPU, &guaranteed("1"), &guaranteed("2"), true), Some(Ok(())));
         let less = alone(json!({"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}));
         let (from, to) = (QosClass::Guaranteed, QosClass::Burstable);
-        let why = not_resizable(CPU, &guaranteed("1"), &less).unwrap();
+        let why = resizable(CPU, &guaranteed("1"), &less, true).unwrap().unwrap_err();
         assert_eq!(why, NotResizable::QosClass { from, to });
         assert_eq!(why.to_string(), "the QoS class of the pod would change from Guaranteed to Burstable");
         let none = alone(json!({"limits": {"cpu": "0"}}));
         assert_eq!(qos_class(&none), Some(QosClass::BestEffort));
         let (from, to) = (QosClass::BestEffort, QosClass::Guaranteed);
-        assert_eq!(not_resizable(CPU, &none, &guaranteed("1")), Some(NotResizable::QosClass { from, to }));
+        assert_eq!(
+            resizable(CPU, &none, &guaranteed("1"), true),
+            Some(Err(NotResizable::QosClass { from, to }))
+        );
         // A container without limits makes the pod Burstable, an init container as well.
         let mut mixed = guaranteed("1");
         mixed["initContainers"] = json!([{"name": "setup"}]);
@@ -216,7 +355,7 @@ mod tests {
             "spec.resources.limits.cpu",
             "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources.requests.storage",
         ] {
-            assert_eq!(not_resizable(path, &burstable(), &burstable()), None, "{path}");
+            assert_eq!(resizable(path, &burstable(), &burstable(), true), None, "{path}");
         }
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::api::pod_template::PodTemplate;
 use crate::podtask::pod::Pod;
+use crate::podtask::resources;
 use crate::workload::meaning::meaning;
 use crate::workload::name;
 
@@ -39,25 +40,38 @@ pub struct Record {
     pub number: i64,
     /// Equal for templates that are [`equal`].
     pub digest: Digest,
-    /// Names and images of the template's containers and nothing else; empty if there are too many.
+    /// Names, images, cpu and memory of the template's containers and nothing else; empty if there are too many.
     pub images: PodTemplate,
 }
 
 /// SHA-256 of a template.
 pub type Digest = [u8; 32];
 
-/// Maximum number of containers, and of bytes in their names and images, in a [`Record`].
+/// Maximum number of containers, and of bytes in their names, images and resources, in a [`Record`].
 const MAX_CONTAINERS: usize = 32;
 const MAX_IMAGE_BYTES: usize = 4 << 10;
 
 impl Record {
     /// The record of a revision.
     pub fn of(name: &str, number: i64, template: &PodTemplate) -> Self {
-        let images: Vec<_> = template.images().take(MAX_CONTAINERS + 1).collect();
-        let bytes: usize = images.iter().map(|(name, image)| name.len() + image.len()).sum();
-        let few = images.len() <= MAX_CONTAINERS && bytes <= MAX_IMAGE_BYTES;
-        let images = images.into_iter().filter(|_| few);
-        let containers: Vec<_> = images.map(|(name, image)| json!({"name": name, "image": image})).collect();
+        let container = |(_, container): (String, &Value)| {
+            let text = |field: &str| container.get(field).and_then(Value::as_str).map(str::to_owned);
+            let name = text("name")?;
+            let mut recorded = json!({"name": name, "image": text("image").unwrap_or_default()});
+            let mut bytes = name.len() + recorded["image"].as_str().map_or(0, str::len);
+            for ((kind, resource), value) in
+                container.get("resources").into_iter().flat_map(resources::fields)
+            {
+                bytes += value.as_str().map_or(0, str::len);
+                recorded["resources"][kind][resource] = value.clone();
+            }
+            Some((recorded, bytes))
+        };
+        let containers: Vec<_> = template.lasting().filter_map(container).take(MAX_CONTAINERS + 1).collect();
+        let bytes: usize = containers.iter().map(|(_, bytes)| bytes).sum();
+        let few = containers.len() <= MAX_CONTAINERS && bytes <= MAX_IMAGE_BYTES;
+        let containers: Vec<_> =
+            containers.into_iter().filter(|_| few).map(|(recorded, _)| recorded).collect();
         Self {
             name: name.to_owned(),
             number,

@@ -14,6 +14,7 @@ use crate::workload::canary::Held;
 use crate::workload::diff::Change;
 use crate::workload::input::ReconcileInput;
 use crate::workload::request;
+use crate::workload::resize;
 use crate::workload::stateful::threshold;
 use crate::workload::view::{PodView, left_closed};
 
@@ -214,9 +215,9 @@ fn route<'a>(
         UpdateType::RollingUpdate => return Route::PodTask(Purpose::Recreate),
         UpdateType::InplaceUpdate | UpdateType::HotPatchUpdate => {}
     }
-    let change = changes
-        .entry(view.revision)
-        .or_insert_with(|| Some(Change::between(input.template(view.revision)?, &input.update.template)));
+    let change = changes.entry(view.revision).or_insert_with(|| {
+        Some(Change::between(input.template(view.revision)?, &input.update.template, input.resizes))
+    });
     let refusal = match change {
         Some(change) => change.refusal(),
         None => Some(format!(
@@ -232,7 +233,8 @@ fn route<'a>(
         };
     }
     let targets = request::targets(view, &input.update.template, &input.revisions);
-    if targets.is_empty() && !left_closed(view.pod, &input.revisions) {
+    let resizes = resize::is_due(view, &input.update.template, &input.revisions);
+    if targets.is_empty() && !resizes && !left_closed(view.pod, &input.revisions) {
         return Route::Relabel;
     }
     if view.pod.phase != PodPhase::Running {
@@ -240,7 +242,7 @@ fn route<'a>(
         return Route::PodTask(Purpose::Recreate);
     }
     // The agent would refuse the request, and a deletion would stop what serves.
-    if let Some(why) = not_first(input, view, &targets) {
+    if let Some(why) = not_first(input, view, &targets).filter(|_| !targets.is_empty()) {
         return Route::CannotStartFirst(why);
     }
     let hot = input.spec.update.way == UpdateType::HotPatchUpdate;

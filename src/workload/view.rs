@@ -11,6 +11,7 @@ use crate::podtask::pod::Pod;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::environment;
+use crate::workload::resize;
 
 /// A pod and what follows from it at this time.
 #[derive(Clone, Debug)]
@@ -95,11 +96,12 @@ impl<'a> PodView<'a> {
 }
 
 /// True when a task of the controller changed the pod and did not complete: it failed with the readiness gate closed,
-/// or a container runs the image of another revision than the pod's own. An image that another client set is left
+/// or a container has the image or the resources of another revision than the pod's own. What another client set is left
 /// alone.
 fn is_torn(pod: &Pod, task_state: &TaskState, templates: &Templates<'_>) -> bool {
     let Some(task) = &pod.task else { return false };
-    let off = || pod.images.iter().any(|(name, _)| is_off(pod, name, templates));
+    let off =
+        || pod.images.iter().any(|(name, _)| is_off(pod, name, templates)) || resize::is_torn(pod, templates);
     let stage = match task_state {
         TaskState::Over | TaskState::Waiting => task.stage,
         TaskState::Ended(end) => end.stage,

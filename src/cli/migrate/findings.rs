@@ -215,7 +215,7 @@ fn template(spec: &WorkloadSpec, owned: &Owned<'_>) -> Vec<Finding> {
 
 /// The paths that differ.
 fn difference(old: &PodTemplate, new: &PodTemplate) -> String {
-    let change = Change::between(old, new);
+    let change = Change::between(old, new, false);
     let mut parts: Vec<_> = change.containers.iter().map(|name| format!("image of {name}")).collect();
     parts.extend(change.labels.keys().map(|key| format!("label {key}")));
     parts.extend(change.annotations.keys().map(|key| format!("annotation {key}")));

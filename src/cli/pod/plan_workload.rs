@@ -17,6 +17,7 @@ use crate::cli::cluster::{ClusterArgs, Failed, bounded};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::names::{WorkloadName, resource};
 use crate::cli::output::{Data, line};
+use crate::cluster::server::Server;
 use crate::workload::check;
 use crate::workload::planned::{Effect, PlannedField, planned};
 use crate::workload::spec::WorkloadSpec;
@@ -49,13 +50,14 @@ pub(super) async fn run(
     let new = workload_manifest::find(&text, kind, &name.name)
         .map_err(|error| Failed::Refused(format!("{shown}: {error}")))?;
     let (client, namespace) = cluster.connect().await?;
+    let resizes = Server::new(client.clone()).resizes().await;
     let api: Api<DynamicObject> = Api::namespaced_with(client, &namespace, &resource(name.kind));
     let doing = format!("reading {name} in namespace {namespace}");
     let old = bounded(&doing, api.get(&name.name)).await?;
     let fields = if kind == "GameDeployment" {
-        compared::<GameDeployment>(old, new, check::deployment, WorkloadSpec::of_deployment)
+        compared::<GameDeployment>(old, new, check::deployment, WorkloadSpec::of_deployment, resizes)
     } else {
-        compared::<GameStatefulSet>(old, new, check::stateful_set, WorkloadSpec::of_stateful_set)
+        compared::<GameStatefulSet>(old, new, check::stateful_set, WorkloadSpec::of_stateful_set, resizes)
     };
     let fields = fields.map_err(|error| Failed::Refused(format!("{shown}: {error}")))?;
     let hard = |one: &PlannedField| matches!(one.effect, Effect::Refused | Effect::NewPods);
@@ -96,15 +98,16 @@ fn read(file: &Path) -> std::io::Result<String> {
 fn compared<K: DeserializeOwned + Resource>(
     old: DynamicObject,
     new: Value,
-    check: fn(Option<&K>, &K) -> Vec<String>,
+    check: fn(Option<&K>, &K, bool) -> Vec<String>,
     spec: fn(&K) -> WorkloadSpec,
+    resizes: bool,
 ) -> Result<Vec<PlannedField>, String> {
     let old: K = old.try_parse().map_err(|error| format!("the stored object cannot be read: {error}"))?;
     let new: K =
         serde_json::from_value(new).map_err(|error| format!("the manifest is not valid: {error}"))?;
-    let mut problems = check(Some(&old), &new);
-    let existing = check(None, &old);
+    let mut problems = check(Some(&old), &new, resizes);
+    let existing = check(None, &old, resizes);
     // The template is shown field by field.
     problems.retain(|problem| !existing.contains(problem) && !problem.starts_with("spec.template: spec."));
-    Ok(planned(&spec(&old), &spec(&new), &problems))
+    Ok(planned(&spec(&old), &spec(&new), &problems, resizes))
 }

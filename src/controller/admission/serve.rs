@@ -108,7 +108,9 @@ impl Handlers {
         if let Err(error) = asked.weigh() {
             return Answer::Refused(Refusal::too_large(error.to_string()));
         }
-        match validate::judge(asked).into() {
+        let is_workload = matches!(asked.kind.kind.as_str(), "GameDeployment" | "GameStatefulSet");
+        let resizes = is_workload && self.rights.server.resizes().await;
+        match validate::judge(asked, resizes).into() {
             Answer::Allowed(_) => {
                 let unknown = validate::warnings(asked);
                 match self.rights.judge(asked).await {

@@ -21,8 +21,8 @@ use crate::workload::unknown_fields::unknown_fields;
 /// How many fields the warnings of one review name.
 const MAX_WARNINGS: usize = 10;
 
-/// The problems of a request. Objects of other kinds have none.
-pub(super) fn judge(asked: &Request) -> Vec<Problem> {
+/// The problems of a request. Objects of other kinds have none. `resizes`: the API server resizes running pods.
+pub(super) fn judge(asked: &Request, resizes: bool) -> Vec<Problem> {
     let changes = matches!(asked.operation.as_str(), "CREATE" | "UPDATE");
     let ours = matches!(asked.kind.group.as_str(), "tkex.tencent.com" | "inplace.dev");
     if !ours || !changes || asked.is_leaving() {
@@ -30,8 +30,8 @@ pub(super) fn judge(asked: &Request) -> Vec<Problem> {
     }
     match asked.kind.kind.as_str() {
         "InPlaceRollout" => compared::<InPlaceRollout>(asked, check::rollout),
-        "GameDeployment" => compared::<GameDeployment>(asked, deployment),
-        "GameStatefulSet" => compared::<GameStatefulSet>(asked, stateful_set),
+        "GameDeployment" => compared::<GameDeployment>(asked, |old, new| deployment(old, new, resizes)),
+        "GameStatefulSet" => compared::<GameStatefulSet>(asked, |old, new| stateful_set(old, new, resizes)),
         "HookTemplate" => compared::<HookTemplate>(asked, |_, new| hook(new)),
         _ => Vec::new(),
     }
@@ -118,7 +118,7 @@ mod tests {
         let body = json!({"request": {"uid": "u", "operation": operation, "name": "web", "object": new, "oldObject": old,
             "kind": {"group": "tkex.tencent.com", "version": "v1alpha1", "kind": kind}}});
         let asked = review::read(body.to_string().into()).unwrap();
-        let answer = review::reply(&asked, &judge(&asked).into());
+        let answer = review::reply(&asked, &judge(&asked, false).into());
         answer["response"]["status"]["message"].as_str().unwrap_or_default().to_owned()
     }
 

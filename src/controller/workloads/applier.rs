@@ -25,12 +25,14 @@ use crate::controller::workloads::Context;
 use crate::controller::workloads::cache::kinds::CachedClaim;
 use crate::controller::workloads::cache::{Deletion, Key, Made, PodEntry, Workload};
 use crate::hook::check::prepare;
+use crate::podtask::task::PodTask;
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::process::clock;
 use crate::process::log::chain;
 use crate::workload::action::{self, Action, NewHookRun, Why};
 use crate::workload::new_pod;
 use crate::workload::report::Report;
+use crate::workload::resize;
 use crate::workload::revision::{self, Revision, Write};
 
 /// How long the caches may take to contain an object that was created.
@@ -226,6 +228,7 @@ impl<'a> Applier<'a> {
             Action::DeletePod { pod, why } => self.delete_pod(pod, *why).await,
             Action::SetGate { pod, open } => self.set_gate(pod, *open).await,
             Action::PatchPod { pod, patch, claims, .. } => self.claim_and_patch(pod, patch, claims).await,
+            Action::Resize { pod, spec, task } => self.resize_pod(pod, spec, task).await,
             Action::RenewClaim { budget, pod } => self.renew_claim(budget, pod).await,
             Action::CreateRun(run) => self.create_run(run).await,
             Action::DeleteRun(name) => self.delete_run(name).await,
@@ -339,6 +342,22 @@ impl<'a> Applier<'a> {
         let done = pods::patch(&context.server, &self.key.namespace, &context.cache.pods, pod, patch).await;
         context.metrics.wrote("patch", &done);
         done.map(|()| Done::Written).map_err(|error| not(&error, pod))
+    }
+
+    /// Resizes a pod. An error that a retry does not change is recorded on the pod.
+    async fn resize_pod(&self, pod: &VersionedRef, spec: &Value, task: &PodTask) -> Result<Done, Not> {
+        let done = self.context.server.resize_pod(&self.key.namespace, pod, spec).await;
+        self.context.metrics.wrote("patch", &done);
+        match done {
+            Ok(seen) => {
+                self.context.cache.pods.upsert(seen);
+                Ok(Done::Written)
+            }
+            Err(error) if matches!(error.class(), Class::Final | Class::Denied) => {
+                self.patch_pod(pod, &resize::refused(task, error.message())).await
+            }
+            Err(error) => Err(not(&error, pod)),
+        }
     }
 
     async fn set_gate(&self, pod: &VersionedRef, open: bool) -> Result<Done, Not> {

@@ -78,7 +78,9 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
     let classes = storage_classes(context, spec, &claims).await;
     let now = clock::now();
     let allowance = disruptions(context, workload).await;
-    let decision = decision(context, workload, &own, history, (&claims, &classes, &allowance), now);
+    let resizes = spec.is_in_place() && context.server.resizes().await;
+    let decision =
+        decision(context, workload, &own, history, (&claims, &classes, &allowance), (resizes, now));
     let Decision { actions, report, requeue_at } = decision;
     let claimed = |done: Result<(), &Error>| context.metrics.claimed(done);
     let budget_claims = BudgetClaims::new(&context.disruptions, &key.namespace, &allowance, &claimed);
@@ -136,7 +138,7 @@ fn decision(
     own: &[PodEntry],
     history: History,
     (claims, classes, disruptions): (&Claims, &StorageClasses, &DisruptionAllowance),
-    now: Timestamp,
+    (resizes, now): (bool, Timestamp),
 ) -> Decision {
     let (spec, cache) = (&workload.spec, &context.cache);
     let pods: Vec<_> = own.iter().filter_map(|pod| pod.value.pod.as_deref()).collect();
@@ -156,6 +158,7 @@ fn decision(
         taken: &cache.taken(spec),
         disruptions,
         pods,
+        resizes,
         now,
     };
     decide(spec, &workload.report, &objects)

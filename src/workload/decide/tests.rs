@@ -13,7 +13,9 @@ use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::action::{Action, NewHookRun, Why};
 use crate::workload::claims::{Claim, ClaimOwner};
 use crate::workload::decide::Decision;
-use crate::workload::fixtures::{Draft, Sight, answer, at, deployment, pod, sight, stateful_set};
+use crate::workload::fixtures::{
+    Draft, Sight, answer, at, deployment, pod, sight, stateful_set, write_resize,
+};
 use crate::workload::hooks::{HookType, Run};
 
 mod abort;
@@ -31,6 +33,7 @@ mod hook_fields;
 mod new_pods;
 mod prefetch;
 mod priority;
+mod resize;
 mod scale;
 mod seeds;
 mod start_first;
@@ -62,6 +65,7 @@ fn carry_out(sight: &mut Sight, decision: &Decision) {
             Action::DeleteRevision(name) => sight.revisions.retain(|cached| cached.name != *name),
             Action::DeletePod { pod, .. } => sight.pods.retain(|cached| cached.name != pod.name),
             Action::PatchPod { pod, patch, .. } => write(sight.pod(&pod.name), patch),
+            Action::Resize { pod, spec, .. } => write_resize(sight.pod(&pod.name), spec),
             Action::CreateClaim { name, .. } => drop(sight.claims.insert(name.clone(), Claim::default())),
             Action::OwnClaim { claim, change } => {
                 let owners = &mut sight.claims.get_mut(&claim.name).unwrap().owners;

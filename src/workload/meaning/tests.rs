@@ -78,8 +78,8 @@ fn the_form_in_which_a_template_is_written_is_no_change() {
         assert!(revision::equal(&template(written()), &template(other.clone())), "{other:#}");
         let mut image = other.clone();
         image["spec"]["containers"][0]["image"] = json!("app:2");
-        let change = Change::between(&template(other), &template(image.clone()));
-        let crossed = Change::between(&template(written()), &template(image));
+        let change = Change::between(&template(other), &template(image.clone()), false);
+        let crossed = Change::between(&template(written()), &template(image), false);
         assert_eq!(crossed, change, "an image is all that changes");
         assert_eq!(change.containers, ["app"]);
     }
@@ -118,7 +118,7 @@ fn what_says_something_though_it_looks_empty_is_a_change() {
         )
     };
     assert!(!revision::equal(&selects(json!({})), &selects(Value::Null)), "all namespaces, and its own");
-    let change = Change::between(&selects(json!({})), &selects(Value::Null));
+    let change = Change::between(&selects(json!({})), &selects(Value::Null), false);
     assert_eq!(change.elsewhere, ["spec.affinity.podAffinity.required[0].namespaceSelector"]);
 }
 

@@ -207,6 +207,7 @@ impl World {
             classes: &classes,
             taken: &taken,
             disruptions: &disruptions,
+            resizes: true,
             now: self.now,
         };
         let decision = decide(&spec, &self.report, &seen);
@@ -280,6 +281,7 @@ impl World {
                     pod.deletion = Some(self.now);
                 }
             }
+            Action::Resize { .. } => {}
             Action::RenewClaim { pod, .. } => drop(self.entries.insert(pod.clone(), self.now)),
             Action::PatchPod { pod, patch, claims, .. } => {
                 match claims {

@@ -176,7 +176,9 @@ fn request(text: &str) -> Result<(), String> {
 fn manifest(text: &str) -> Result<(), String> {
     let object: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     let problems = match object["kind"].as_str() {
-        Some("GameDeployment") => workload::check::deployment(None, &valid::<GameDeployment>(&object)?),
+        Some("GameDeployment") => {
+            workload::check::deployment(None, &valid::<GameDeployment>(&object)?, false)
+        }
         Some("InPlaceRollout") => rollout::check::rollout(None, &valid::<InPlaceRollout>(&object)?),
         Some("HookTemplate") => {
             let template = valid::<HookTemplate>(&object)?;

@@ -178,6 +178,20 @@ impl Server {
         self.ask(&doing, request).await
     }
 
+    /// Changes cpu and memory in the spec of a running pod, provided that the pod is unchanged since it was read.
+    pub(crate) async fn resize_pod(
+        &self,
+        namespace: &str,
+        pod: &VersionedRef,
+        spec: &Value,
+    ) -> Result<Trimmed<CachedPod>, Error> {
+        let doing = format!("resizing pod {namespace}/{}", pod.name);
+        let body = json!({"metadata": {"uid": pod.uid, "resourceVersion": pod.version}, "spec": spec});
+        let request =
+            of::<Pod>(namespace).patch_subresource("resize", &pod.name, &as_us(), &Patch::Strategic(body));
+        self.ask(&doing, request).await
+    }
+
     /// Makes a workload the controller of a pod by an owner reference, or (`own` false) removes that reference.
     pub(crate) async fn own_pod(
         &self,

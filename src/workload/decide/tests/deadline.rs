@@ -123,7 +123,7 @@ fn a_workload_that_was_complete_is_never_late() {
 #[test]
 fn a_healthy_update_whose_pods_have_to_stay_ready_for_long_is_never_late() {
     let old = limited(&in_place()).with("/minReadySeconds", json!(99));
-    assert!(crate::workload::check::deployment(None, &old.object()).is_empty());
+    assert!(crate::workload::check::deployment(None, &old.object(), false).is_empty());
     let (new, mut sight) = begun(&old);
     for _ in 0..3 {
         wait(&mut sight, 1);

@@ -91,8 +91,8 @@ fn a_zone_is_completed_before_the_next_one_begins() {
     let mut sight = zones(&parallel, ["web-0", "web-1", "web-2", "web-3"]);
     assert_eq!(order(&mut sight, &parallel.clone().image("app:2")), ["web-1 web-3", "web-0 web-2"]);
     // By ordinal otherwise: refused at admission, and ignored if it was stored all the same.
-    assert_eq!(check::stateful_set(None, &parallel.set_object()), Vec::<String>::new());
-    let problems = check::stateful_set(None, &draft.set_object());
+    assert_eq!(check::stateful_set(None, &parallel.set_object(), false), Vec::<String>::new());
+    let problems = check::stateful_set(None, &draft.set_object(), false);
     assert!(problems[0].starts_with("spec.updateStrategy.priority: needs"), "{problems:?}");
     let mut sight = zones(&draft, ["web-0", "web-1", "web-2", "web-3"]);
     assert_eq!(order(&mut sight, &draft.image("app:2")), ["web-3", "web-2", "web-1", "web-0"]);
