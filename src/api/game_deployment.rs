@@ -146,7 +146,7 @@ pub enum UpdateType {
     /// Delete the pod and create a new one.
     #[default]
     RollingUpdate,
-    /// Change images and metadata of the running pod.
+    /// Change images, metadata, cpu and memory of the running pod.
     InplaceUpdate,
     /// As `InplaceUpdate`, but without hooks and without a drain.
     HotPatchUpdate,

@@ -304,11 +304,11 @@ impl<'a> Planner<'_, 'a> {
         if task.deletes() {
             return self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(view.pod), why });
         }
-        if self.begins_resize(view, task) {
-            return;
-        }
         let input = self.input;
         let targets = self.targets(view, task);
+        if targets.is_empty() && self.begins_resize(view, task) {
+            return;
+        }
         if targets.is_empty() {
             // No container differs any more: only resources did, or another client has made the change in the meantime.
             return self.end(view, task, &End::done());
@@ -318,7 +318,7 @@ impl<'a> Planner<'_, 'a> {
             return self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: false });
         }
         let Some(order) = request::order(input, view, &targets) else { return };
-        if !self.is_labelled(view, task) {
+        if !self.is_labelled(view, task) || self.begins_resize(view, task) {
             return;
         }
         let request = request::build(input.spec, view.pod, task, targets, order);
@@ -398,8 +398,11 @@ impl<'a> Planner<'_, 'a> {
     /// Writes `task` on the pod, with the annotations that belong to its stage.
     fn patch(&mut self, view: &PodView<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let mut task = task.clone();
+        // Its claims were made with the resize.
+        let is_resizing = view.pod.task.as_ref().is_some_and(|last| last.stage == Stage::Resizing);
         let claims = match task.stage {
             _ if task.claims.is_empty() => BudgetClaims::None,
+            Stage::Ordered if is_resizing => BudgetClaims::None,
             Stage::Resizing | Stage::Ordered => BudgetClaims::Claim(task.claims.clone()),
             Stage::Chosen | Stage::Recalled => BudgetClaims::None,
             _ => BudgetClaims::Release(std::mem::take(&mut task.claims)),

@@ -1,5 +1,5 @@
 //! Random workloads in a simulated cluster: pods that start, break and fail; nodes that are lost and come back; agents
-//! that answer, refuse or are missing; hooks; users who change the spec; controllers that are killed between two writes,
+//! that answer, refuse or are missing; kubelets that resize pods, late or never; hooks; users who change the spec; controllers that are killed between two writes,
 //! also while another one has taken over.
 //!
 //! Invariants at every reconcile: no more tasks than the budget; no more updates in place of Ready pods than the
@@ -52,6 +52,14 @@ enum Move {
     Image(u8),
     /// The user changes the label that the container has in its environment.
     Zone(u8),
+    /// The user changes the limit of cpu.
+    Cpu(u8),
+    /// The kubelet of the pod at this index answers to a resize.
+    Resize(usize, ResizeMove),
+    /// The API server accepts or refuses resizes.
+    Quota(bool),
+    /// API servers are upgraded, or rolled back to a release without resizes.
+    Release(bool),
     /// The user changes `replicas`.
     Scale(u8),
     /// The user changes the partition.
@@ -64,6 +72,13 @@ enum Move {
     Retry,
     /// The user creates a `PodDisruptionBudget` that demands this many Ready pods.
     Budget(u8),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ResizeMove {
+    Take,
+    Defer,
+    Refuse,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +99,10 @@ fn agent_moves() -> impl Strategy<Value = AgentMove> {
     ]
 }
 
+fn resize_moves() -> impl Strategy<Value = ResizeMove> {
+    prop_oneof![4 => Just(ResizeMove::Take), 1 => Just(ResizeMove::Defer), 1 => Just(ResizeMove::Refuse)]
+}
+
 fn moves() -> impl Strategy<Value = Move> {
     let agent = agent_moves();
     prop_oneof![
@@ -98,6 +117,10 @@ fn moves() -> impl Strategy<Value = Move> {
         1 => (0..world::NODES, prop::bool::weighted(0.4)).prop_map(|(at, lost)| Move::Node(at, lost)),
         2 => (1..4_u8).prop_map(Move::Image),
         1 => (1..3_u8).prop_map(Move::Zone),
+        2 => (1..4_u8).prop_map(Move::Cpu),
+        6 => (0..8_usize, resize_moves()).prop_map(|(at, how)| Move::Resize(at, how)),
+        1 => prop::bool::weighted(0.3).prop_map(Move::Quota),
+        1 => prop::bool::weighted(0.7).prop_map(Move::Release),
         2 => (0..8_u8).prop_map(Move::Scale),
         1 => (0..6_u8).prop_map(Move::Partition),
         1 => any::<bool>().prop_map(Move::Pause),
@@ -166,6 +189,7 @@ fn drafts() -> impl Strategy<Value = Draft> {
             } else {
                 draft
             };
+            let draft = draft.with(world::CPU, json!("1"));
             let draft = draft.with("/replicas", json!(replicas)).with("/minReadySeconds", json!(min_ready));
             let draft = draft
                 .with("/updateStrategy/onFailure", json!(on_failure))

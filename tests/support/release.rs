@@ -7,6 +7,9 @@ pub(crate) const POLICY_SINCE: u32 = 30;
 /// The first minor release whose kubelet runs native sidecars.
 pub(crate) const SIDECARS_SINCE: u32 = 29;
 
+/// The first minor release that resizes running pods.
+pub(crate) const RESIZE_SINCE: u32 = 33;
+
 /// The first minor release whose kubelet takes over from the old container that its startup probe has passed.
 pub(crate) const STARTUP_TAKEN_OVER_SINCE: u32 = 35;
 

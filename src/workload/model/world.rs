@@ -13,6 +13,7 @@ use crate::api::status::{Phase, Step};
 use crate::api::workload_key;
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::resources::Resize;
 use crate::podtask::state::TaskState;
 use crate::podtask::task::Purpose;
 use crate::podtask::write::PodPatch;
@@ -26,13 +27,15 @@ use crate::workload::input::CachedObjects;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
 
-use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE};
+use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE, ResizeMove};
 use nodes::{is_closed, is_on, node_name};
 
 pub(super) use nodes::NODES;
+pub(super) use resizes::CPU;
 
 mod checks;
 mod nodes;
+mod resizes;
 
 /// The label that the container has in its environment.
 const ZONE: &str = "zone";
@@ -62,6 +65,10 @@ pub(super) struct World {
     lost: BTreeSet<String>,
     /// The value of the label in the environment of the container, by the uid of the pod.
     environments: BTreeMap<String, Option<String>>,
+    /// True while the API server refuses resizes.
+    quota: bool,
+    /// True while the API server has resizes.
+    resizes: bool,
 }
 
 impl World {
@@ -83,6 +90,8 @@ impl World {
             started: BTreeMap::new(),
             lost: BTreeSet::new(),
             environments: BTreeMap::new(),
+            quota: false,
+            resizes: true,
         }
     }
 
@@ -122,6 +131,10 @@ impl World {
             Move::Zone(zone) => {
                 self.set("/template/metadata/labels/zone", json!(format!("zone-{zone}")));
             }
+            Move::Cpu(cpu) => self.set(CPU, json!(cpu.to_string())),
+            Move::Resize(at, how) => self.answer_resize(*at, *how),
+            Move::Quota(refuses) => self.quota = *refuses,
+            Move::Release(resizes) => self.resizes = *resizes,
             Move::Scale(replicas) => self.set("/replicas", json!(replicas)),
             Move::Partition(count) => self.set(self.partition(), json!(count)),
             Move::Pause(paused) => self.set("/updateStrategy/paused", json!(paused)),
@@ -207,7 +220,7 @@ impl World {
             classes: &classes,
             taken: &taken,
             disruptions: &disruptions,
-            resizes: true,
+            resizes: self.resizes,
             now: self.now,
         };
         let decision = decide(&spec, &self.report, &seen);
@@ -281,7 +294,7 @@ impl World {
                     pod.deletion = Some(self.now);
                 }
             }
-            Action::Resize { .. } => {}
+            Action::Resize { pod, spec, task } => self.resize(pod, spec, task),
             Action::RenewClaim { pod, .. } => drop(self.entries.insert(pod.clone(), self.now)),
             Action::PatchPod { pod, patch, claims, .. } => {
                 match claims {
@@ -349,6 +362,7 @@ impl World {
         for pod in self.pods.iter_mut().filter(starts) {
             pod.node = Some(node.clone());
             pod.phase = PodPhase::Running;
+            pod.resize = Resize::Taken;
             pod.ready_since = Some(now);
             self.environments.insert(pod.uid.clone(), pod.labels.get(ZONE).cloned());
             pod.version.push('k');
@@ -432,6 +446,7 @@ impl World {
         let mut quiet = 0;
         self.least = self.least.map(|_| 0);
         self.lost.clear();
+        (self.quota, self.resizes) = (false, true);
         for round in 0..400 {
             if round % 3 == 0 {
                 self.set("/updateStrategy/paused", json!(false));
@@ -441,6 +456,7 @@ impl World {
             }
             for at in 0..self.pods.len() {
                 self.agent(at, AgentMove::On);
+                self.answer_resize(at, ResizeMove::Take);
             }
             for run in &mut self.runs {
                 if !run.phase.is_completed() {

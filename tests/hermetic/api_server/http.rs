@@ -17,6 +17,8 @@ use super::crowd::Crowd;
 use super::faults::Fault;
 use super::listener::Shared;
 use super::patch;
+use super::query::{selects, unescaped};
+use super::resize;
 use super::store::{Store, too_old};
 
 /// An error answer: the code and the `Status` object.
@@ -106,6 +108,7 @@ async fn take_apart(request: Request) -> Option<Received> {
     let path: Vec<_> = parts.uri.path().split('/').filter(|part| !part.is_empty()).collect();
     let (["api", "v1", rest @ ..] | ["apis", _, _, rest @ ..]) = path.as_slice() else { return None };
     let (namespace, kind, name, part) = match rest {
+        [] => (None, "resources", "", ""),
         [kind] => (None, *kind, "", ""),
         [kind, name] => (None, *kind, *name, ""),
         ["namespaces", namespace, kind] => (Some((*namespace).to_owned()), *kind, "", ""),
@@ -132,6 +135,9 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
     if received.call.starts_with("WATCH ") {
         return Ok(watch(shared, received));
     }
+    if received.call == "LIST resources" {
+        return Ok(axum_json(200, &shared.read(|store| resize::resources(store.resizes))));
+    }
     if received.call.starts_with("LIST ") && received.plural != "events" || received.call.starts_with("NEXT ")
     {
         return Ok(list(shared, received));
@@ -150,6 +156,10 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
             let changed =
                 patch::patched(&pod, &received.media, &received.body, received.call == "PATCH pod/status")?;
             Ok(axum_json(200, &store.put(changed)))
+        }
+        "PATCH pod/resize" if store.resizes => {
+            let pod = found("pods", store.pod(namespace, name))?;
+            Ok(axum_json(200, &store.put(resize::resized(&pod, &received.media, &received.body)?)))
         }
         "GET hookrun"
         | "GET hooktemplate"
@@ -427,47 +437,6 @@ impl Received {
         self.namespace.as_ref().is_none_or(|namespace| pod["metadata"]["namespace"] == *namespace)
             && selects(&self.query, pod)
     }
-}
-
-/// Supports the field selectors `spec.nodeName` and `metadata.name`, and label selectors for equality, existence
-/// and absence.
-fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
-    let terms = |key: &str| {
-        let text = query.get(key).cloned().unwrap_or_default();
-        text.split(',')
-            .filter_map(|term| term.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())))
-            .collect::<Vec<_>>()
-    };
-    let fields = terms("fieldSelector").into_iter().all(|(field, wanted)| match field.as_str() {
-        "spec.nodeName" => pod["spec"]["nodeName"] == wanted,
-        "metadata.name" => pod["metadata"]["name"] == wanted,
-        other => panic!("the fake knows no field selector {other}"),
-    });
-    let labels = query.get("labelSelector").cloned().unwrap_or_default();
-    let absent = |label: &str| pod["metadata"]["labels"][label].is_null();
-    fields
-        && labels.split(',').filter_map(|term| term.strip_prefix('!')).all(absent)
-        && labels
-            .split(',')
-            .filter(|term| !term.is_empty() && !term.contains(['=', '!']))
-            .all(|label| !absent(label))
-        && terms("labelSelector").iter().all(|(label, wanted)| pod["metadata"]["labels"][label] == **wanted)
-}
-
-fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let hex = [rest.next().unwrap(), rest.next().unwrap()];
-                u8::from_str_radix(std::str::from_utf8(&hex).unwrap(), 16).unwrap()
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).unwrap()
 }
 
 pub(super) fn parsed(body: &[u8]) -> Result<Value, Refusal> {

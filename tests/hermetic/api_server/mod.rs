@@ -24,6 +24,8 @@ mod http;
 mod listener;
 mod patch;
 pub(crate) mod pods;
+mod query;
+mod resize;
 mod store;
 mod tests;
 

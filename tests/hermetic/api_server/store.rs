@@ -31,6 +31,8 @@ pub(crate) struct Store {
     pub(super) watched_from: u64,
     /// The watch cache, which answers lists that may be old: objects and their version.
     memory: Option<(BTreeMap<Key, Value>, u64)>,
+    /// True if the server resizes running pods, as Kubernetes 1.33 does.
+    pub(crate) resizes: bool,
     /// Pods that are listed in place of the stored ones.
     pub(crate) crowd: Option<Crowd>,
     /// True: no call is answered and no watch delivers anything, with all connections open.

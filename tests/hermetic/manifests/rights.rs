@@ -75,6 +75,7 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns/status"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "patch", "delete"]},
+        {"apiGroups": [""], "resources": ["pods/resize"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
         {"apiGroups": ["apps"], "resources": ["controllerrevisions"],
             "verbs": ["get", "list", "watch", "create", "patch", "delete"]},

@@ -10,6 +10,7 @@ mod definitions;
 mod faults;
 mod owners;
 mod pages;
+mod resizes;
 mod sidecars;
 
 use std::collections::BTreeSet;

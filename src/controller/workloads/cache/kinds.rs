@@ -21,6 +21,7 @@ use crate::cluster::server::MANAGER;
 use crate::cluster::trim::{Trim, controller, meta_of, namespace, readable, within};
 use crate::controller::nodes;
 use crate::podtask::pod;
+use crate::podtask::resources;
 use crate::workload::claims;
 use crate::workload::hooks::Run;
 use crate::workload::other_controller::OtherWriter;
@@ -239,7 +240,11 @@ impl Trim for CachedRevision {
 
     fn bytes(&self) -> usize {
         let images = |record: &Record| {
-            record.images.images().map(|(name, image)| name.len() + image.len() + OVERHEAD).sum()
+            let of = |(name, image): (&str, &str)| {
+                let resources = resources::of_template(&record.images, name).len();
+                name.len() + image.len() + (1 + resources) * OVERHEAD
+            };
+            record.images.images().map(of).sum()
         };
         let labels = |orphan: &Orphan| {
             orphan.labels.iter().map(|(key, value)| key.len() + value.len() + OVERHEAD).sum()

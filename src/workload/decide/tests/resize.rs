@@ -76,7 +76,7 @@ fn pods_are_resized_one_after_the_other_and_no_agent_is_asked() {
 fn a_new_image_follows_the_resize() {
     let (mut sight, new) = (running(), with_cpu("2").image("app:2"));
     let name = begun(&mut sight, &new);
-    assert!(step(&mut sight, &new).actions.is_empty());
+    assert!(step(&mut sight, &new).requested().is_empty());
     sight.pod(&name).resize = Resize::Taken;
     assert_eq!(step(&mut sight, &new).requested(), [name.as_str()]);
     agents_succeed_at(&mut sight, &name, "app:2");

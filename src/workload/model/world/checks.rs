@@ -1,15 +1,18 @@
 //! The invariants of the model tests. Checks only: it changes no object.
 
 use crate::api::annotation;
+use crate::api::game_deployment::UpdateType;
 use crate::api::request::{Order, Request};
 use crate::api::workload::{PauseCondition, PauseReason};
 use crate::api::workload_key;
 use crate::podtask::pod::{Pod, PodPhase};
+use crate::podtask::resources::Resize;
 use crate::podtask::state::Stage;
 use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::action::{Action, BudgetClaims, Why};
 use crate::workload::canary;
 use crate::workload::decide::Decision;
+use crate::workload::fixtures::resources_of;
 use crate::workload::hooks::{self, Run};
 use crate::workload::spec::WorkloadSpec;
 use std::collections::BTreeSet;
@@ -70,6 +73,14 @@ impl World {
                     assert!(too_many || condemned, "{} is deleted without need", pod.name);
                 }
                 Action::PatchPod { pod, patch, why, .. } => {
+                    if *why == Why::Resize {
+                        taken += usize::from(after.remove(pod.name.as_str()));
+                        // A pod that is updated at once has no hook.
+                        if spec.update.way != UpdateType::HotPatchUpdate {
+                            self.check_gate(&spec, &pod.name);
+                        }
+                        tasks.insert(&pod.name);
+                    }
                     if matches!(why, Why::InPlace | Why::HotPatch) {
                         taken += usize::from(after.remove(pod.name.as_str()));
                         let request = patch.annotations[annotation::REQUEST].as_deref();
@@ -83,7 +94,7 @@ impl World {
                     }
                     if let Some(Some(task)) = patch.annotations.get(workload_key::TASK) {
                         let task: PodTask = serde_json::from_str(task).unwrap();
-                        let live = matches!(task.stage, Stage::Chosen | Stage::Ordered | Stage::Recalled);
+                        let live = task.stage == Stage::Chosen || task.stage.is_live();
                         if live && task.purpose != Purpose::ScaleIn {
                             tasks.insert(&pod.name);
                         } else {
@@ -128,12 +139,17 @@ impl World {
         let Some(least) = self.least else { return };
         let mut claimed = 0;
         for action in &decision.actions {
-            let Action::PatchPod { pod, why: Why::InPlace | Why::HotPatch, claims, .. } = action else {
+            let Action::PatchPod { pod, why: Why::Resize | Why::InPlace | Why::HotPatch, claims, .. } =
+                action
+            else {
                 continue;
             };
-            let ready = self.pods.iter().any(|one| one.uid == pod.uid && one.is_ready());
+            let one = self.pods.iter().find(|one| one.uid == pod.uid).unwrap();
+            // Its claim was made with the resize.
+            let resized = one.task.as_ref().is_some_and(|task| task.stage == Stage::Resizing);
             let has = matches!(claims, BudgetClaims::Claim(_));
-            assert!(has || !ready, "{} is touched without a claim", pod.name);
+            assert!(has || resized || !one.is_ready(), "{} is touched without a claim", pod.name);
+            assert!(!(has && resized), "{} is claimed twice", pod.name);
             claimed += usize::from(has);
         }
         let allowed = self.disruptions_allowed(least);
@@ -232,6 +248,11 @@ impl World {
         for pod in old {
             let own = self.revisions.iter().find(|revision| revision.name == pod.label).unwrap();
             assert_eq!(pod.image("app"), own.template.image("app"), "{}", what());
+        }
+        for pod in &self.pods {
+            let own = self.revisions.iter().find(|revision| revision.name == pod.label).unwrap();
+            assert_eq!(pod.resources, resources_of(&own.template), "{}", what());
+            assert_eq!(pod.resize, Resize::Taken, "{}", what());
         }
         for pod in self.pods.iter().filter(|_| spec.update.order == Order::StopFirst) {
             let own = self.revisions.iter().find(|revision| revision.name == pod.label).unwrap();
