@@ -30,14 +30,14 @@ pub enum Resize {
     Infeasible {
         /// Why.
         note: String,
-        /// True if the answer is to the newest spec. Kubelets before 1.34 do not report that.
+        /// True if the kubelet reports that this answers the newest spec. Kubelets before 1.34 do not report it.
         newest: bool,
     },
 }
 
 /// The value of one field of the `resources` of a container, as Kubernetes takes it: without a request the limit is the
 /// request.
-pub fn value<'v>(resources: &'v Value, (kind, resource): Field) -> Option<&'v Value> {
+pub fn value(resources: &Value, (kind, resource): Field) -> Option<&Value> {
     let stated =
         |kind: &str| resources.get(kind)?.get(resource).filter(|value| Quantity::read(value).is_some());
     stated(kind).or_else(|| stated("limits"))
@@ -91,12 +91,11 @@ impl Resize {
         if let Some(pending) = condition("PodResizePending") {
             let reason = pending.reason.as_deref().unwrap_or("Deferred");
             let note = words(pending, reason);
-            let newest =
-                pending.observed_generation.zip(generation).is_some_and(|(seen, newest)| seen >= newest);
-            return if reason == "Infeasible" {
-                Self::Infeasible { note, newest }
-            } else {
-                Self::Waits(note.into())
+            let newest = pending.observed_generation.zip(generation).map(|(seen, newest)| seen >= newest);
+            return match newest {
+                Some(false) => Self::waits(),
+                _ if reason == "Infeasible" => Self::Infeasible { note, newest: newest.is_some() },
+                _ => Self::Waits(note.into()),
             };
         }
         if let Some(progress) = condition("PodResizeInProgress") {
@@ -184,7 +183,12 @@ mod tests {
     fn a_pending_resize_waits_or_is_never_possible() {
         let pending = |reason: &str, seen: Option<i64>| json!([{"type": "PodResizePending", "status": "True", "reason": reason, "message": "no cpu", "observedGeneration": seen}]);
         assert_eq!(answer(&pending("Deferred", None), &json!({})), Resize::Waits("Deferred: no cpu".into()));
-        for (seen, newest) in [(None, false), (Some(2), false), (Some(3), true)] {
+        assert_eq!(
+            answer(&pending("Infeasible", Some(2)), &json!({})),
+            Resize::waits(),
+            "the answer of before"
+        );
+        for (seen, newest) in [(None, false), (Some(3), true)] {
             let infeasible = Resize::Infeasible { note: "Infeasible: no cpu".into(), newest };
             assert_eq!(answer(&pending("Infeasible", seen), &json!({})), infeasible);
         }
