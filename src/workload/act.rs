@@ -306,12 +306,12 @@ impl<'a> Planner<'_, 'a> {
         }
         let input = self.input;
         let targets = self.targets(view, task);
-        if targets.is_empty() && self.begins_resize(view, task) {
-            return;
-        }
         if targets.is_empty() {
-            // No container differs any more: only resources did, or another client has made the change in the meantime.
-            return self.end(view, task, &End::done());
+            if !self.begins_resize(view, task) {
+                // No container differs any more: only resources did, or another client has made the change in the meantime.
+                self.end(view, task, &End::done());
+            }
+            return;
         }
         if view.pod.foreign.as_ref().is_some_and(|update| update.gate_closed) {
             // The agent opens only a gate that is closed as this project closes it. The request follows.

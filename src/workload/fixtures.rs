@@ -150,8 +150,8 @@ pub(crate) fn resources_of(template: &PodTemplate) -> Vec<(String, Resources)> {
 
 /// Writes a resize to the spec of a pod; the kubelet has not answered yet.
 pub(crate) fn write_resize(pod: &mut Pod, spec: &Value) {
-    for container in ["containers", "initContainers"].iter().flat_map(|list| spec[list].as_array()).flatten()
-    {
+    let lists = ["containers", "initContainers"].into_iter().filter_map(|list| spec[list].as_array());
+    for container in lists.flatten() {
         let name = container["name"].as_str().unwrap();
         let (_, stated) = pod.resources.iter_mut().find(|(found, _)| found == name).unwrap();
         // A patch states a request that follows from a limit, too.

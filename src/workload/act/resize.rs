@@ -30,7 +30,8 @@ impl<'a> Planner<'_, 'a> {
         self.keys.insert((view.pod.uid.clone(), task.key()));
         let leaves = wanted.is_some_and(|wanted| wanted.purpose == Purpose::ScaleIn);
         let is_right = task.target == input.update_name() || task.target == view.pod.label;
-        let Some(target) = input.template(&task.target).filter(|_| is_right && !leaves) else {
+        let goes_on = is_right && !leaves && input.spec.is_in_place();
+        let Some(target) = input.template(&task.target).filter(|_| goes_on) else {
             return self.give_up(view, task);
         };
         if !task.note.is_empty() {
@@ -38,11 +39,8 @@ impl<'a> Planner<'_, 'a> {
         }
         if let Some(spec) = resize::missing(view, target, &input.revisions) {
             if !input.resizes {
-                return self.end(
-                    view,
-                    task,
-                    &End::new(Stage::Failed, "", NotResizable::NoResize.to_string()),
-                );
+                let why = NotResizable::NoResize.to_string();
+                return self.end(view, task, &End::new(Stage::Failed, "", why));
             }
             let pod = VersionedRef::of(view.pod);
             return self.acts.actions.push(Action::Resize { pod, spec, task: task.clone() });

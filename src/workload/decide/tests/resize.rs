@@ -22,11 +22,11 @@ fn running() -> Sight {
 
 /// The specs that a decision writes by a resize, by the pod.
 fn resized(decision: &Decision) -> Vec<(&str, &Value)> {
-    let spec = |action| match action {
-        &Action::Resize { ref pod, ref spec, .. } => Some((pod.name.as_str(), spec)),
+    let resizes = decision.actions.iter().filter_map(|action| match action {
+        Action::Resize { pod, spec, .. } => Some((pod.name.as_str(), spec)),
         _ => None,
-    };
-    decision.actions.iter().filter_map(spec).collect()
+    });
+    resizes.collect()
 }
 
 /// The first pod is chosen, and then its resize is written.
@@ -157,6 +157,74 @@ fn an_abort_resizes_the_failed_pod_back() {
     }
     let [(of, spec)] = &back[..] else { panic!("{back:?}") };
     assert_eq!((of, &spec["containers"][0]["resources"]["limits"]["cpu"]), (&name, &json!("1")));
+}
+
+/// A node that stays full: the deadline ends the wait, and the pod goes back.
+#[test]
+fn a_deferred_resize_is_late_and_is_aborted() {
+    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 1, "onFailure": "Abort"});
+    let with_cpu = |cpu: &str| {
+        let draft = with_cpu(cpu).with("/updateStrategy", strategy.clone());
+        draft.with("/progressDeadlineSeconds", json!(100))
+    };
+    let (mut sight, new) = (running(), with_cpu("3"));
+    step(&mut sight, &with_cpu("1"));
+    let name = begun(&mut sight, &new);
+    sight.pod(&name).resize = Resize::Waits("Deferred: the node is full".into());
+    sight.now += SignedDuration::from_secs(99);
+    assert!(step(&mut sight, &new).actions.is_empty());
+    sight.now += SignedDuration::from_secs(2);
+    let decision = step(&mut sight, &new);
+    let cause = condition(&decision, "UpdateFailed").2;
+    assert!(
+        cause.contains("no progress for 100 s") && cause.contains("Deferred: the node is full"),
+        "{cause}"
+    );
+    for _ in 0..8 {
+        step(&mut sight, &new);
+        sight.pods.iter_mut().for_each(|pod| pod.resize = Resize::Taken);
+    }
+    assert_eq!(condition(&sight.decide(&new), "Progressing").1, "Aborted");
+    let one = running().pods[0].resources.clone();
+    assert!(sight.pods.iter().all(|pod| pod.resources == one));
+}
+
+/// The agent takes its image back, and the abort takes the resources back.
+#[test]
+fn an_image_that_fails_after_its_resize_leaves_no_resources() {
+    let strategy = json!({"type": "InplaceUpdate", "maxUnavailable": 1, "onFailure": "Abort"});
+    let with_cpu = |cpu: &str| with_cpu(cpu).with("/updateStrategy", strategy.clone());
+    let (mut sight, new) = (running(), with_cpu("2").image("app:2"));
+    step(&mut sight, &with_cpu("1"));
+    let name = begun(&mut sight, &new);
+    sight.pod(&name).resize = Resize::Taken;
+    assert_eq!(step(&mut sight, &new).requested(), [name.as_str()]);
+    let id = sight.pod(&name).task.as_ref().unwrap().id();
+    sight.pod(&name).answer = Some(answer(&id, Phase::RolledBack, Some(Step::Verify)));
+    let mut back = 0;
+    for _ in 0..8 {
+        let decision = step(&mut sight, &new);
+        assert!(decision.requested().is_empty(), "the image is there: {:#?}", decision.actions);
+        back += resized(&decision).len();
+        sight.pods.iter_mut().for_each(|pod| pod.resize = Resize::Taken);
+    }
+    assert_eq!(back, 1);
+    assert_eq!(condition(&sight.decide(&new), "Progressing").1, "Aborted");
+    let one = running().pods[0].resources.clone();
+    assert!(sight.pods.iter().all(|pod| pod.resources == one));
+}
+
+/// A resize that waits holds no pod for longer than its user wants.
+#[test]
+fn another_update_type_replaces_a_pod_whose_resize_waits() {
+    let (mut sight, new) = (running(), with_cpu("64"));
+    let name = begun(&mut sight, &new);
+    let rolling = new.with("/updateStrategy/type", json!("RollingUpdate"));
+    // Whether the API server resizes pods is asked only for updates in place.
+    sight.resizes = false;
+    step(&mut sight, &rolling);
+    assert_eq!(stage(&mut sight, &name), Stage::Dropped);
+    assert_eq!(step(&mut sight, &rolling).deleted().len(), 1);
 }
 
 #[test]
