@@ -344,7 +344,8 @@ impl<'a> Applier<'a> {
         done.map(|()| Done::Written).map_err(|error| not(&error, pod))
     }
 
-    /// Resizes a pod. An error that a retry does not change is recorded on the pod.
+    /// Resizes a pod. An error that a retry does not change is recorded on the pod, also that the API server has no resize any
+    /// more.
     async fn resize_pod(&self, pod: &VersionedRef, spec: &Value, task: &PodTask) -> Result<Done, Not> {
         let done = self.context.server.resize_pod(&self.key.namespace, pod, spec).await;
         self.context.metrics.wrote("patch", &done);
@@ -353,7 +354,7 @@ impl<'a> Applier<'a> {
                 self.context.cache.pods.upsert(seen);
                 Ok(Done::Written)
             }
-            Err(error) if matches!(error.class(), Class::Final | Class::Denied) => {
+            Err(error) if matches!(error.class(), Class::Final | Class::Denied | Class::Gone) => {
                 self.patch_pod(pod, &resize::refused(task, error.message())).await
             }
             Err(error) => Err(not(&error, pod)),

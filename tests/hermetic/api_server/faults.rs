@@ -14,6 +14,7 @@ const KNOWN: &[&str] = &[
     "GET pod",
     "PATCH pod",
     "PATCH pod/status",
+    "PATCH pod/resize",
     "DELETE pod",
     "POST event",
     "GET secret",

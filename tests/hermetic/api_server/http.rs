@@ -157,8 +157,8 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
                 patch::patched(&pod, &received.media, &received.body, received.call == "PATCH pod/status")?;
             Ok(axum_json(200, &store.put(changed)))
         }
-        "PATCH pod/resize" if store.resizes => {
-            let pod = found("pods", store.pod(namespace, name))?;
+        "PATCH pod/resize" => {
+            let pod = resize::resizable(store, namespace, name)?;
             Ok(axum_json(200, &store.put(resize::resized(&pod, &received.media, &received.body)?)))
         }
         "GET hookrun"
@@ -226,17 +226,19 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
             store.events[at.unwrap()] = changed.clone();
             Ok(axum_json(200, &changed))
         }
-        "POST event" => {
-            let event = parsed(&received.body)?;
-            check_event(&event, namespace)?;
-            if store.events.iter().any(|known| known["metadata"]["name"] == event["metadata"]["name"]) {
-                return Err(status(409, "AlreadyExists", "events already exists"));
-            }
-            store.events.push(event.clone());
-            Ok(axum_json(201, &event))
-        }
+        "POST event" => reported(store, received, namespace),
         call => Err(status(405, "MethodNotAllowed", call)),
     })
+}
+
+fn reported(store: &mut Store, received: &Received, namespace: &str) -> Result<Response, Refusal> {
+    let event = parsed(&received.body)?;
+    check_event(&event, namespace)?;
+    if store.events.iter().any(|known| known["metadata"]["name"] == event["metadata"]["name"]) {
+        return Err(status(409, "AlreadyExists", "events already exists"));
+    }
+    store.events.push(event.clone());
+    Ok(axum_json(201, &event))
 }
 
 fn removed(store: &mut Store, received: &Received, object: &Value) -> Result<Response, Refusal> {

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::http::{Refusal, invalid, parsed, status};
+use super::store::Store;
 
 /// The list of the core resources, as far as it is read.
 pub(super) fn resources(resizes: bool) -> Value {
@@ -12,6 +13,12 @@ pub(super) fn resources(resizes: bool) -> Value {
     let resources: Vec<_> =
         names.map(|name| json!({"name": name, "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["patch"]})).collect();
     json!({"kind": "APIResourceList", "groupVersion": "v1", "resources": resources})
+}
+
+/// The pod, if the server has the subresource.
+pub(super) fn resizable(store: &Store, namespace: &str, name: &str) -> Result<Value, Refusal> {
+    let pod = store.pod(namespace, name).filter(|_| store.resizes);
+    pod.ok_or_else(|| status(404, "NotFound", "the server could not find the requested resource"))
 }
 
 /// Applies a strategic merge patch through the subresource. Every other field keeps its value.
@@ -41,23 +48,19 @@ pub(super) fn resized(pod: &Value, media: &str, body: &[u8]) -> Result<Value, Re
     Ok(changed)
 }
 
-fn change(container: &mut Value, patch: &Value) -> Result<(), Refusal> {
+fn change(container: &mut Value, wanted: &Value) -> Result<(), Refusal> {
     let none = Map::new();
-    for (kind, fields) in patch["resources"].as_object().unwrap_or(&none) {
+    for (kind, fields) in wanted["resources"].as_object().unwrap_or(&none) {
         for (resource, value) in fields.as_object().unwrap_or(&none) {
-            let path = format!("spec.containers.resources.{kind}.{resource}");
+            let field = format!("spec.containers.resources.{kind}.{resource}");
             if !["cpu", "memory"].contains(&resource.as_str()) || value.is_null() {
-                return Err(invalid(&path, "only cpu and memory are mutable, and none is removed"));
+                return Err(invalid(&field, "only cpu and memory are mutable, and none is removed"));
             }
             let before = container["resources"][kind][resource].as_str().unwrap_or_default();
-            if resource == "memory"
-                && kind == "limits"
-                && mebibytes(value.as_str().unwrap()) < mebibytes(before)
-            {
-                return Err(invalid(
-                    &path,
-                    "memory limits cannot be decreased if resizePolicy is not RestartContainer",
-                ));
+            let is_limit = resource == "memory" && kind == "limits";
+            if is_limit && mebibytes(value.as_str().unwrap()) < mebibytes(before) {
+                let problem = "memory limits cannot be decreased if resizePolicy is not RestartContainer";
+                return Err(invalid(&field, problem));
             }
             container["resources"][kind][resource] = value.clone();
         }

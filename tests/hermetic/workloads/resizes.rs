@@ -41,19 +41,23 @@ impl Fixture {
         }
     }
 
-    /// Waits until one more pod is resized, and returns its name.
-    async fn resized(&self, times: usize) -> String {
-        let many = |store: &Store| resizes(&store.calls).len() == times;
-        self.api.until("a pod is resized", many).await;
-        let calls = self.api.calls();
-        resizes(&calls).last().unwrap().rsplit('/').next().unwrap().to_owned()
+    /// Waits until one more pod has the limits, and returns its name.
+    async fn resized(&self, times: usize, wanted: [&str; 2]) -> String {
+        let last = |store: &Store| {
+            let calls = resizes(&store.calls);
+            let name = calls.last()?.rsplit('/').next()?.to_owned();
+            let has = store.pod("shop", &name).is_some_and(|pod| limits(&pod) == wanted);
+            (has && calls.len() == times).then_some(name)
+        };
+        self.api.until("a pod is resized", |store| last(store).is_some()).await;
+        self.api.store(|store| last(store)).unwrap()
     }
 
     async fn condition(&self, kind: &'static str, says: &'static str) {
         let is = |web: &Value| {
             let conditions = web["status"]["conditions"].as_array().cloned().unwrap_or_default();
             let found = conditions.into_iter().find(|condition| condition["type"] == kind);
-            found.is_some_and(|found| found["message"].as_str().unwrap().contains(says))
+            found.is_some_and(|found| found["message"].as_str().unwrap_or_default().contains(says))
         };
         self.status(says, is).await;
     }
@@ -101,9 +105,8 @@ async fn pods_are_resized_one_after_the_other_and_stay() {
     let before = fixture.names();
     fixture.limit(["1", "128Mi"]);
     for times in 1..=3 {
-        let name = fixture.resized(times).await;
+        let name = fixture.resized(times, ["1", "128Mi"]).await;
         let pod = fixture.api.pod("shop", &name);
-        assert_eq!(limits(&pod), ["1", "128Mi"]);
         assert_ne!(
             pod["metadata"]["labels"]["controller-revision-hash"],
             fixture.web()["status"]["updateRevision"]
@@ -117,9 +120,12 @@ async fn pods_are_resized_one_after_the_other_and_stay() {
     assert_eq!(fixture.names(), before);
     assert_eq!(fixture.api.count("PATCH pod/resize"), 3);
     // The image is changed by the agent, after the resize.
-    fixture.limit(["2", "128Mi"]);
-    fixture.spec(|spec| spec["template"]["spec"]["containers"][0]["image"] = json!("app:2"));
-    let name = fixture.resized(4).await;
+    fixture.spec(|spec| {
+        let container = &mut spec["template"]["spec"]["containers"][0];
+        container["resources"] = of(["2", "128Mi"]);
+        container["image"] = json!("app:2");
+    });
+    let name = fixture.resized(4, ["2", "128Mi"]).await;
     let asked = |pod: &Value| open(pod).is_some();
     assert!(!asked(&fixture.api.pod("shop", &name)));
     fixture.api.edit("shop", &name, take);
@@ -137,7 +143,7 @@ async fn what_no_node_can_give_fails_one_pod_and_an_undo_brings_it_back() {
     fixture.limited(2).await;
     let before = fixture.names();
     fixture.limit(["64", "64Mi"]);
-    let name = fixture.resized(1).await;
+    let name = fixture.resized(1, ["64", "64Mi"]).await;
     fixture.api.edit("shop", &name, |pod| pend(pod, "Infeasible"));
     fixture.condition("UpdateFailed", "Infeasible: not enough cpu").await;
     let said = |event: &Value| {
@@ -165,9 +171,7 @@ async fn what_the_api_server_refuses_fails_the_pod_with_its_words_and_is_not_tri
     // Whatever happens to the pod.
     let name = fixture.names().pop_first().unwrap();
     fixture.api.edit("shop", &name, |pod| pod["metadata"]["labels"]["seen"] = json!("1"));
-    fixture.spec(|spec| {
-        spec["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] = json!("16Mi")
-    });
+    fixture.limit(["500m", "16Mi"]);
     fixture.condition("UpdateFailed", "memory limits cannot be decreased").await;
     assert!(fixture.api.count("PATCH pod/resize") <= 2, "{:?}", fixture.api.calls());
 }
@@ -200,6 +204,18 @@ async fn without_the_subresource_no_pod_is_touched() {
     assert!(resizes(&fixture.api.calls()).is_empty());
     assert!(fixture.api.store(|store| store.pods().all(|pod| limits(pod) == LIMITS && runs(pod) == "app:1")));
     assert_eq!(fixture.api.store(|store| store.pods().map(name).collect::<Vec<_>>()), before);
+}
+
+/// The controller asks once in five minutes, and the API server is rolled back in between.
+#[tokio::test]
+async fn a_subresource_that_is_gone_fails_the_pod() {
+    let fixture = Fixture::start().await;
+    fixture.api.store(|store| store.resizes = true);
+    let _running = fixture.controller();
+    fixture.limited(1).await;
+    fixture.api.store(|store| store.resizes = false);
+    fixture.limit(["1", "64Mi"]);
+    fixture.condition("UpdateFailed", "could not find the requested resource").await;
 }
 
 #[tokio::test]
