@@ -1,8 +1,8 @@
 //! The difference between two templates, and whether a running pod can take it over.
 //!
 //! Container images change by a swap, cpu and memory by a resize where the API server has it, metadata by a patch, and with a
-//! restart of the containers that have it in their environment. Any other difference needs a new pod and is reported by its path; values are never reported, because they
-//! may be secrets.
+//! restart of the containers that have it in their environment. Any other difference needs a new pod and is reported by its
+//! path; values are never reported, because they may be secrets.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,8 @@ impl Change {
         let paths = (!paths.is_empty()).then(|| paths.join(", "))?;
         Some(format!(
             "{paths} cannot be changed in a running pod: only images of containers, labels, annotations, and cpu and \
-             memory where the API server resizes pods, can. Undo that part, use updateStrategy.type RollingUpdate, or set the annotation inplace.dev/in-place-fallback: Recreate"
+             memory where the API server resizes pods, can. Undo that part, use updateStrategy.type RollingUpdate, or set \
+             the annotation inplace.dev/in-place-fallback: Recreate"
         ))
     }
 }

@@ -28,8 +28,8 @@ use crate::workload::view::{PodView, Templates};
 /// How long after a resize a kubelet may still report what it found out about the resources of before.
 const SETTLED: SignedDuration = SignedDuration::from_secs(10);
 
-/// How much of an error of the API server is recorded on the pod.
-const MOST_WORDS: usize = 512;
+/// Maximum number of characters of an error of the API server that are recorded on the pod.
+const MAX_NOTE: usize = 512;
 
 /// Why a resource of a container cannot be changed in a running pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -182,7 +182,7 @@ pub fn answer(pod: &Pod, task: &PodTask, now: Timestamp) -> Answer {
 
 /// Records on the pod that the API server refuses the resize of `task`. The next decision ends the task.
 pub fn refused(task: &PodTask, error: &str) -> PodPatch {
-    let note = error.chars().take(MOST_WORDS).collect::<String>();
+    let note = error.chars().take(MAX_NOTE).collect::<String>();
     let text = serde_json::to_string(&task.at_stage(Stage::Resizing, note)).unwrap_or_default();
     let annotations = workload_key::task_annotations(&text).map(|(key, value)| (key, Some(value)));
     PodPatch { annotations: annotations.into_iter().collect(), ..PodPatch::default() }

@@ -47,31 +47,30 @@ pub struct Record {
 /// SHA-256 of a template.
 pub type Digest = [u8; 32];
 
-/// Maximum number of containers, and of bytes in their names, images and resources, in a [`Record`].
+/// Maximum number of containers, of bytes in their names and images, and of bytes in one of their resources, in a [`Record`].
 const MAX_CONTAINERS: usize = 32;
 const MAX_IMAGE_BYTES: usize = 4 << 10;
+const MAX_QUANTITY_BYTES: usize = 32;
 
 impl Record {
     /// The record of a revision.
     pub fn of(name: &str, number: i64, template: &PodTemplate) -> Self {
-        let container = |(_, container): (String, &Value)| {
-            let text = |field: &str| container.get(field).and_then(Value::as_str).map(str::to_owned);
-            let name = text("name")?;
-            let mut recorded = json!({"name": name, "image": text("image").unwrap_or_default()});
-            let mut bytes = name.len() + recorded["image"].as_str().map_or(0, str::len);
+        let images: Vec<_> = template.images().take(MAX_CONTAINERS + 1).collect();
+        let bytes: usize = images.iter().map(|(name, image)| name.len() + image.len()).sum();
+        let few = images.len() <= MAX_CONTAINERS && bytes <= MAX_IMAGE_BYTES;
+        let record = |(_, container): (String, &Value)| {
+            let text = |field: &str| container.get(field).and_then(Value::as_str);
+            let mut record = json!({"name": text("name")?, "image": text("image").unwrap_or_default()});
             for ((kind, resource), value) in
                 container.get("resources").into_iter().flat_map(resources::fields)
             {
-                bytes += value.as_str().map_or(0, str::len);
-                recorded["resources"][kind][resource] = value.clone();
+                if value.as_str().is_none_or(|text| text.len() <= MAX_QUANTITY_BYTES) {
+                    record["resources"][kind][resource] = value.clone();
+                }
             }
-            Some((recorded, bytes))
+            Some(record)
         };
-        let containers: Vec<_> = template.lasting().filter_map(container).take(MAX_CONTAINERS + 1).collect();
-        let bytes: usize = containers.iter().map(|(_, bytes)| bytes).sum();
-        let few = containers.len() <= MAX_CONTAINERS && bytes <= MAX_IMAGE_BYTES;
-        let containers: Vec<_> =
-            containers.into_iter().filter(|_| few).map(|(recorded, _)| recorded).collect();
+        let containers: Vec<_> = template.lasting().filter(|_| few).filter_map(record).collect();
         Self {
             name: name.to_owned(),
             number,
@@ -339,6 +338,7 @@ mod tests {
             json!({"spec": {"containers": many}}),
             json!({"spec": {"containers": vec![json!({"name": ""}); 100_000]}}),
             json!({"spec": {"containers": [{"name": "app", "image": "x".repeat(1 << 20)}]}}),
+            json!({"spec": {"containers": [{"name": "app", "resources": {"limits": {"cpu": "0".repeat(1 << 20)}}}]}}),
         ] {
             let record = Record::of("web-a", 1, &PodTemplate(template));
             assert!(record.images.0.to_string().len() < 8 << 10);
