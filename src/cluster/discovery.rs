@@ -35,23 +35,24 @@ pub(super) struct Discovered {
 }
 
 impl Server {
-    /// Whether the API server has the subresource `pods/resize`. If it does not answer, the last answer applies; without one,
-    /// it has not.
-    pub async fn resizes(&self) -> bool {
+    /// Whether the API server has the subresource `pods/resize`. If it does not answer, the last answer applies; without one
+    /// this is an error, because some workloads replace their pods where none is resized.
+    pub async fn resizes(&self) -> Result<bool, Error> {
         let last = *self.discovered.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = last.filter(|last| Instant::now() < last.until) {
-            return last.resizes;
+            return Ok(last.resizes);
         }
         let (resizes, valid) = match self.has_resize().await {
             Ok(resizes) => (resizes, VALID),
             Err(error) => {
+                let Some(last) = last else { return Err(error) };
                 tracing::info!("{}", chain(&error));
-                (last.is_some_and(|last| last.resizes), AGAIN)
+                (last.resizes, AGAIN)
             }
         };
         let discovered = Discovered { resizes, until: Instant::now() + valid };
         *self.discovered.lock().unwrap_or_else(PoisonError::into_inner) = Some(discovered);
-        resizes
+        Ok(resizes)
     }
 
     async fn has_resize(&self) -> Result<bool, Error> {

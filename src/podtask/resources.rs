@@ -16,6 +16,10 @@ pub const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 /// `limits` or `requests`, and the name of the resource.
 pub type Field = (&'static str, &'static str);
 
+/// All of them.
+pub const FIELDS: [Field; 4] =
+    [("limits", "cpu"), ("limits", "memory"), ("requests", "cpu"), ("requests", "memory")];
+
 /// Limits and requests of cpu and memory of one container.
 pub type Resources = BTreeMap<Field, Quantity>;
 
@@ -45,8 +49,7 @@ pub fn value(resources: &Value, (kind, resource): Field) -> Option<&Value> {
 
 /// The fields of the `resources` of a container that are there.
 pub fn fields(resources: &Value) -> impl Iterator<Item = (Field, &Value)> {
-    let all = ["limits", "requests"].into_iter().flat_map(|kind| RESIZABLE.map(|resource| (kind, resource)));
-    all.filter_map(|field| Some((field, value(resources, field)?)))
+    FIELDS.into_iter().filter_map(|field| Some((field, value(resources, field)?)))
 }
 
 /// The quantities in the `resources` of a container.

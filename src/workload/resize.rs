@@ -10,6 +10,8 @@
 //! is stopped. The agent restarts the container once. A kubelet restarts it by itself before that if its `resizePolicy` is
 //! `RestartContainer`: no order saves that restart, because neither waits for the other.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
@@ -27,6 +29,13 @@ use crate::workload::view::{PodView, Templates};
 
 /// How long after a resize a kubelet may still report what it found out about the resources of before.
 const SETTLED: SignedDuration = SignedDuration::from_secs(10);
+
+/// When the API server is asked again whether it resizes pods, while a pod waits for that: it may be upgraded.
+pub const ASK_AGAIN: SignedDuration = SignedDuration::from_secs(300);
+
+/// Why a resize that the API server accepted is not there.
+pub const TAKEN_BACK: &str =
+    "the API server stored other resources than those of the resize, as a webhook may have it do";
 
 /// Maximum number of characters of an error of the API server that are recorded on the pod.
 const MAX_NOTE: usize = 512;
@@ -85,6 +94,21 @@ pub fn resizable(path: &str, old: &Value, new: &Value, served: bool) -> Option<R
         _ => return Some(Ok(())),
     };
     Some(Err(refusal))
+}
+
+/// True when a container has other resources in one of these revisions than in `template`: only then it matters whether the
+/// API server resizes pods.
+pub fn differ<'t>(revisions: impl IntoIterator<Item = &'t PodTemplate>, template: &PodTemplate) -> bool {
+    let of = |template: &PodTemplate| {
+        let read = |(_, container): (String, &Value)| {
+            let name = container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let resources = container.get("resources").map(resources::read).unwrap_or_default();
+            (!resources.is_empty()).then_some((name, resources))
+        };
+        template.lasting().filter_map(read).collect::<BTreeMap<_, _>>()
+    };
+    let wanted = of(template);
+    revisions.into_iter().any(|revision| of(revision) != wanted)
 }
 
 /// True when the kubelet restarts the container at this place of a template to change the resource in `path`.
@@ -178,6 +202,22 @@ pub fn answer(pod: &Pod, task: &PodTask, now: Timestamp) -> Answer {
         Resize::Infeasible { newest, .. } if !newest && settled_at > now => Answer::Waits(Some(settled_at)),
         Resize::Infeasible { note, .. } => Answer::Never(note.clone()),
     }
+}
+
+/// True when the pod that the API server returns has what was written by the resize `spec`.
+pub fn is_written(pod: &Pod, spec: &Value) -> bool {
+    let lists = ["containers", "initContainers"].map(|list| spec.get(list).and_then(Value::as_array));
+    lists.into_iter().flatten().flatten().all(|container| {
+        let name = container.get("name").and_then(Value::as_str).unwrap_or_default();
+        let kinds = container.get("resources").and_then(Value::as_object).into_iter().flatten();
+        let stated =
+            kinds.flat_map(|(kind, of)| of.as_object().into_iter().flatten().map(move |of| (kind, of)));
+        let mut fields = stated.filter_map(|(kind, (resource, value))| {
+            let field = resources::FIELDS.into_iter().find(|field| *field == (kind, resource))?;
+            Some((field, Quantity::read(value)?))
+        });
+        fields.all(|(field, quantity)| pod.resource(name, field) == Some(quantity))
+    })
 }
 
 /// Records on the pod that the API server refuses the resize of `task`. The next decision ends the task.

@@ -14,7 +14,7 @@ use crate::workload::canary::Held;
 use crate::workload::diff::Change;
 use crate::workload::input::ReconcileInput;
 use crate::workload::request;
-use crate::workload::resize;
+use crate::workload::resize::{self, NotResizable};
 use crate::workload::stateful::threshold;
 use crate::workload::view::{PodView, left_closed};
 
@@ -67,6 +67,8 @@ pub struct Survey<'a> {
     pub way: UpdateType,
     /// Why a pod cannot be updated, if so: reason and sentence.
     pub blocked: Option<(&'static str, String)>,
+    /// True when a pod cannot be updated where the API server does not resize pods.
+    pub needs_resize: bool,
     /// The pods that get no request yet: the order is `StartFirst`, and a container that changes runs and is not Ready.
     pub not_ready: Vec<&'a str>,
     /// Why the limits of the spec allow no update, if so and if there is one.
@@ -83,6 +85,9 @@ impl<'a> Survey<'a> {
             .iter()
             .map(|view| (view.pod.name.as_str(), route(input, view, &mut changes)))
             .collect();
+        let lacks =
+            |change: &Change| change.reasons.values().any(|why| matches!(why, NotResizable::NoResize));
+        let needs_resize = changes.values().flatten().any(lacks);
         let replicas = input.spec.replicas;
         let held = match partition {
             Held::All => replicas,
@@ -106,6 +111,7 @@ impl<'a> Survey<'a> {
             creates_old: (paused && !by_step) || stopped,
             way: input.spec.update.way,
             blocked: None,
+            needs_resize,
             not_ready: Vec::new(),
             no_budget: None,
         };

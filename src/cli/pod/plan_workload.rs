@@ -50,7 +50,7 @@ pub(super) async fn run(
     let new = workload_manifest::find(&text, kind, &name.name)
         .map_err(|error| Failed::Refused(format!("{shown}: {error}")))?;
     let (client, namespace) = cluster.connect().await?;
-    let resizes = Server::new(client.clone()).resizes().await;
+    let resizes = Server::new(client.clone()).resizes().await?;
     let api: Api<DynamicObject> = Api::namespaced_with(client, &namespace, &resource(name.kind));
     let doing = format!("reading {name} in namespace {namespace}");
     let old = bounded(&doing, api.get(&name.name)).await?;

@@ -351,8 +351,13 @@ impl<'a> Applier<'a> {
         self.context.metrics.wrote("patch", &done);
         match done {
             Ok(seen) => {
+                let returned = seen.value.pod.as_deref();
+                let other = returned.filter(|pod| !resize::is_written(pod, spec)).map(VersionedRef::of);
                 self.context.cache.pods.upsert(seen);
-                Ok(Done::Written)
+                match other {
+                    Some(pod) => self.patch_pod(&pod, &resize::refused(task, resize::TAKEN_BACK)).await,
+                    None => Ok(Done::Written),
+                }
             }
             Err(error) if matches!(error.class(), Class::Final | Class::Denied | Class::Gone) => {
                 self.patch_pod(pod, &resize::refused(task, error.message())).await

@@ -30,6 +30,7 @@ use crate::workload::input::CachedObjects;
 use crate::workload::new_pod;
 use crate::workload::other_controller::QUIET;
 use crate::workload::report::Report;
+use crate::workload::resize;
 use crate::workload::spec::WorkloadSpec;
 
 impl Reconciler for Context {
@@ -78,7 +79,10 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
     let classes = storage_classes(context, spec, &claims).await;
     let now = clock::now();
     let allowance = disruptions(context, workload).await;
-    let resizes = spec.is_in_place() && context.server.resizes().await;
+    // A pod that an update left may have the resources of any revision.
+    let templates = history.records.iter().map(|record| &record.images);
+    let asks = spec.is_in_place() && resize::differ(templates, &spec.template);
+    let resizes = asks && context.server.resizes().await?;
     let decision =
         decision(context, workload, &own, history, (&claims, &classes, &allowance), (resizes, now));
     let Decision { actions, report, requeue_at } = decision;

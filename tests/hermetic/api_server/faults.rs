@@ -7,6 +7,8 @@ use super::store::Store;
 
 /// The kinds of calls.
 const KNOWN: &[&str] = &[
+    // The list of the resources of the core API.
+    "LIST resources",
     "LIST pods",
     // A further page of a list.
     "NEXT pods",

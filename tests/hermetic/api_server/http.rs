@@ -159,7 +159,8 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
         }
         "PATCH pod/resize" => {
             let pod = resize::resizable(store, namespace, name)?;
-            Ok(axum_json(200, &store.put(resize::resized(&pod, &received.media, &received.body)?)))
+            let resized = resize::resized(&pod, &received.media, &received.body)?;
+            Ok(axum_json(200, &store.put(if store.keeps_resources { pod } else { resized })))
         }
         "GET hookrun"
         | "GET hooktemplate"

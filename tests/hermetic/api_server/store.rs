@@ -33,6 +33,8 @@ pub(crate) struct Store {
     memory: Option<(BTreeMap<Key, Value>, u64)>,
     /// True if the server resizes running pods, as Kubernetes 1.33 does.
     pub(crate) resizes: bool,
+    /// True if a webhook gives each pod that is resized its old resources.
+    pub(crate) keeps_resources: bool,
     /// Pods that are listed in place of the stored ones.
     pub(crate) crowd: Option<Crowd>,
     /// True: no call is answered and no watch delivers anything, with all connections open.

@@ -213,9 +213,45 @@ async fn a_subresource_that_is_gone_fails_the_pod() {
     fixture.api.store(|store| store.resizes = true);
     let _running = fixture.controller();
     fixture.limited(1).await;
-    fixture.api.store(|store| store.resizes = false);
+    fixture.api.on("PATCH pod/resize").first(|store| store.resizes = false);
     fixture.limit(["1", "64Mi"]);
     fixture.condition("UpdateFailed", "could not find the requested resource").await;
+}
+
+/// A fallback that replaces pods needs a definite answer, however long the API server gives none.
+#[tokio::test]
+async fn no_pod_is_replaced_while_it_is_unknown_whether_it_can_be_resized() {
+    let fixture = Fixture::start().await;
+    fixture.api.store(|store| store.resizes = true);
+    fixture.api.on("LIST resources").fault(Fault::Answer(503, "later"));
+    fixture.api.on("LIST resources").nth(2).fault(Fault::Answer(403, "not yet"));
+    let _running = fixture.controller();
+    fixture.limited(2).await;
+    let before = fixture.names();
+    fixture.api.store(|store| {
+        let mut web = store.get("gamedeployments", "shop", "web").unwrap();
+        web["metadata"]["annotations"] = json!({"inplace.dev/in-place-fallback": "Recreate"});
+        store.put(web);
+    });
+    fixture.limit(["1", "64Mi"]);
+    for times in 1..=2 {
+        let name = fixture.resized(times, ["1", "64Mi"]).await;
+        fixture.api.edit("shop", &name, take);
+    }
+    fixture.reported("updatedReadyReplicas", 2).await;
+    assert_eq!(fixture.names(), before);
+    assert_eq!(fixture.api.count("LIST resources"), 3);
+}
+
+#[tokio::test]
+async fn a_resize_that_a_webhook_takes_back_fails_the_pod_and_is_not_written_again() {
+    let fixture = Fixture::start().await;
+    fixture.api.store(|store| (store.resizes, store.keeps_resources) = (true, true));
+    let _running = fixture.controller();
+    fixture.limited(1).await;
+    fixture.limit(["1", "64Mi"]);
+    fixture.condition("UpdateFailed", "the API server stored other resources").await;
+    assert_eq!(fixture.api.count("PATCH pod/resize"), 1);
 }
 
 #[tokio::test]

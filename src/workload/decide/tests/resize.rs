@@ -264,6 +264,34 @@ fn a_retry_waits_for_the_kubelet_too() {
     }
 }
 
+/// A webhook may store other resources than those that were written.
+#[test]
+fn what_was_written_is_compared_and_nothing_else() {
+    let draft = with_cpu("1").with(&format!("{RESOURCES}/requests"), json!({"cpu": "500m"}));
+    let mut sight = sight(&["web-a"], &draft.revision());
+    let spec = json!({"containers": [{"name": "app", "resources": {"limits": {"cpu": "3"}}}]});
+    let pod = sight.pod("web-a");
+    assert!(!crate::workload::resize::is_written(pod, &spec));
+    write_resize(pod, &spec);
+    assert!(
+        crate::workload::resize::is_written(pod, &spec),
+        "the request is another one: {:?}",
+        pod.resources
+    );
+}
+
+/// Only then the API server has to be asked.
+#[test]
+fn revisions_differ_in_resources_of_containers_that_keep_running() {
+    let of = |draft: Draft| draft.spec().template;
+    let one = of(with_cpu("1"));
+    let differs = |other: Draft| crate::workload::resize::differ([&one, &of(other)], &one);
+    assert!(!differs(with_cpu("1000m").image("app:2")));
+    assert!(!differs(with_cpu("1").with(&format!("{RESOURCES}/requests"), json!({"cpu": "1"}))));
+    assert!(differs(with_cpu("2")));
+    assert!(differs(with_cpu("1").with(&format!("{RESOURCES}/requests"), json!({"cpu": "500m"}))));
+}
+
 #[test]
 fn without_the_subresource_nothing_is_touched() {
     let (mut sight, new) = (running(), with_cpu("2"));
@@ -271,6 +299,8 @@ fn without_the_subresource_nothing_is_touched() {
     let decision = step(&mut sight, &new);
     assert!(resized(&decision).is_empty() && decision.deleted().is_empty());
     assert_eq!(condition(&decision, "UpdateFailed").1, "NotInPlace");
+    // An API server that is upgraded does not say so.
+    assert_eq!(decision.requeue_at, Some(sight.now + SignedDuration::from_secs(300)));
     let fallback = new.annotated("inplace.dev/in-place-fallback", "Recreate");
     assert_eq!(step(&mut sight, &fallback).deleted().len(), 1);
 }
