@@ -55,11 +55,10 @@ fn workloads_are_brought_about() {
     });
     let published = &published_server(&cluster.node().ip);
     parts.run("hooks", || hooks_hold_pods_until_they_let_them_pass(cluster, published));
-    let rest: [(_, Part); 8] = [
+    let rest: [(_, Part); 7] = [
         ("canary steps", canary::canary_steps_hold_the_rollout_until_they_are_passed),
         ("a hook afterwards", canary::a_hook_afterwards_takes_the_image_back_until_it_passes),
         ("a label in the environment", environment::a_label_in_the_environment_restarts_the_container),
-        ("a resize", resize::limits_change_in_the_running_container_or_nothing_is_touched),
         ("an abort", aborted::a_failed_update_takes_the_pods_back_in_place),
         ("claims", canary::claims_stay_and_are_found_again),
         ("an image ahead of its update", prefetch::the_image_arrives_while_a_hook_runs),
