@@ -102,7 +102,6 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let unconfirmed = spec.update.retry && !before.aborted_revision.is_empty();
     let again = unconfirmed.then_some(objects.now);
     let read_class = acts.claim_problem.is_some().then(|| later(input.now, READ_CLASS_AGAIN));
-    let resizes = survey.needs_resize.then(|| later(input.now, resize::ASK_AGAIN));
     let times = [
         act::requeue_at(&input),
         acts.requeue_at,
@@ -110,7 +109,7 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
         deadline.requeue_at,
         again,
         read_class,
-        resizes,
+        survey.ask_again,
     ];
     let events = events(before, &report);
     let mut actions = actions(&input, objects, before, &found, acts, step, events);

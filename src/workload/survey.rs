@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use crate::api::game_deployment::UpdateType;
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::{ContainerRequest, Order};
@@ -10,6 +12,7 @@ use crate::podtask::pod::PodPhase;
 use crate::podtask::start_first;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::Purpose;
+use crate::podtask::time::later;
 use crate::workload::canary::Held;
 use crate::workload::diff::Change;
 use crate::workload::input::ReconcileInput;
@@ -67,8 +70,8 @@ pub struct Survey<'a> {
     pub way: UpdateType,
     /// Why a pod cannot be updated, if so: reason and sentence.
     pub blocked: Option<(&'static str, String)>,
-    /// True when a pod cannot be updated where the API server does not resize pods.
-    pub needs_resize: bool,
+    /// When the API server is asked again whether it resizes pods, if a pod cannot be updated because it does not.
+    pub ask_again: Option<Timestamp>,
     /// The pods that get no request yet: the order is `StartFirst`, and a container that changes runs and is not Ready.
     pub not_ready: Vec<&'a str>,
     /// Why the limits of the spec allow no update, if so and if there is one.
@@ -87,7 +90,7 @@ impl<'a> Survey<'a> {
             .collect();
         let lacks =
             |change: &Change| change.reasons.values().any(|why| matches!(why, NotResizable::NoResize));
-        let needs_resize = changes.values().flatten().any(lacks);
+        let ask_again = changes.values().flatten().any(lacks).then(|| later(input.now, resize::ASK_AGAIN));
         let replicas = input.spec.replicas;
         let held = match partition {
             Held::All => replicas,
@@ -111,7 +114,7 @@ impl<'a> Survey<'a> {
             creates_old: (paused && !by_step) || stopped,
             way: input.spec.update.way,
             blocked: None,
-            needs_resize,
+            ask_again,
             not_ready: Vec::new(),
             no_budget: None,
         };

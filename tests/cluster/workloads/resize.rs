@@ -95,7 +95,7 @@ fn limits_change_in_the_running_container_or_nothing_is_touched() {
     parts.run("a quota", || a_quota_refuses_and_a_retry_passes(cluster));
     parts.run("a restart", || a_kubelet_restarts_what_its_policy_says(cluster));
     parts.run("a full node", || {
-        a_full_node_is_waited_for_across_a_restart_of_the_controller(cluster, controller)
+        a_full_node_is_waited_for_across_a_restart_of_the_controller(cluster, &controller);
     });
     let denied = cluster.denied();
     // Those of the quota are the API server's answers to resizes.
@@ -237,7 +237,7 @@ fn a_kubelet_restarts_what_its_policy_says(cluster: &Cluster) {
 }
 
 /// Each pod fits on the node, and both do not.
-fn a_full_node_is_waited_for_across_a_restart_of_the_controller(cluster: &Cluster, controller: Agent) {
+fn a_full_node_is_waited_for_across_a_restart_of_the_controller(cluster: &Cluster, controller: &Agent) {
     let nodes = raw(cluster, "/api/v1/nodes");
     let cpus: u64 = nodes["items"][0]["status"]["allocatable"]["cpu"].as_str().unwrap().parse().unwrap();
     let large = cpus * 700;
