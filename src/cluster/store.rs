@@ -85,22 +85,24 @@ impl<T> Default for CacheState<T> {
 }
 
 impl<T: Cached> CacheState<T> {
-    fn insert(&mut self, key: String, object: Arc<T>) {
+    /// Stores an object. False if nothing that any caller uses has changed.
+    fn insert(&mut self, key: String, object: Arc<T>) -> bool {
         if let Some(cached) = self.objects.get_mut(&key)
             && object.is_as(cached)
         {
             *cached = object;
-            return;
+            return false;
         }
         self.take(&key);
         if !self.quota.admits(&T::kind(&()), object.share()) {
-            return;
+            return true;
         }
         for group in object.groups() {
             self.groups.entry(group.clone()).or_default().insert(key.clone());
             self.touched.insert(group);
         }
         self.objects.insert(key, object);
+        true
     }
 
     fn take(&mut self, key: &str) {
@@ -249,12 +251,16 @@ impl<T: Cached> Shared<T> {
 
     /// Stores an object from the watch, unless the answer to a write has already stored a newer version.
     fn put(&self, object: T) {
-        self.change(|view| {
+        let mut has_changed = false;
+        self.alter(|view| {
             let key = object.key();
             if view.objects.get(&key).is_none_or(|cached| is_not_older(&object, cached.as_ref())) {
-                view.insert(key, Arc::new(object));
+                has_changed = view.insert(key, Arc::new(object));
             }
         });
+        if has_changed {
+            self.updates.send_replace(());
+        }
     }
 
     fn remove(&self, key: &str, uid: Option<&str>) {
