@@ -7,12 +7,18 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::api::request::is_dns_label;
-use crate::api::status::Status;
+use crate::api::status::{ContainerReport, Phase, Status};
 
 /// The number of group restarts within [`WINDOW`] unless the policy has its own.
 const MAX_RESTARTS: usize = 10;
 /// The time over which group restarts are counted unless the policy has its own.
 const WINDOW: SignedDuration = SignedDuration::from_hours(1);
+/// How long a stopped container waits for the others unless the policy has its own.
+const BARRIER_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
+/// The longest such time, in seconds.
+const MAX_BARRIER_SECONDS: i64 = 300;
+/// The longest window, in seconds: rollouts are kept for a day.
+const MAX_WINDOW_SECONDS: i64 = 86_400;
 /// Maximum number of entries in a list.
 const MAX_LISTED: usize = 64;
 
@@ -22,6 +28,9 @@ const MAX_LISTED: usize = 64;
 pub struct GroupFailure {
     /// The name of the container.
     pub container: String,
+    /// The runtime's id of the container.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
     /// The exit code, which is not 0.
     pub exit_code: i32,
     /// When it ended, by the runtime's clock.
@@ -29,10 +38,19 @@ pub struct GroupFailure {
 }
 
 impl GroupFailure {
-    /// True once an operation has started the container again, as `status` reports.
+    /// True once an operation has started the container again, or a group restart the others of its pod, as `status`
+    /// reports.
     pub fn is_over(&self, status: &Status) -> bool {
-        let report = status.containers.iter().find(|report| report.name == self.container);
-        report.and_then(|report| report.started_at).is_some_and(|started| started >= self.finished_at)
+        let in_group = status.group.is_some() && status.phase == Phase::Succeeded;
+        let counts = |report: &&ContainerReport| in_group || report.name == self.container;
+        let mut starts = status.containers.iter().filter(counts).filter_map(|report| report.started_at);
+        starts.any(|started| started >= self.finished_at)
+    }
+
+    /// True if the failure may restart the group: nothing has restarted it, and no operation is at work on the pod.
+    pub fn is_open(&self, status: Option<&Status>) -> bool {
+        is_dns_label(&self.container)
+            && status.is_none_or(|status| status.phase.is_terminal() && !self.is_over(status))
     }
 }
 
@@ -51,6 +69,8 @@ pub struct FailurePolicy {
     pub containers: Vec<String>,
     /// True if no container is started before all containers of the group have stopped.
     pub barrier: bool,
+    /// How long a stopped container waits for the others at most.
+    pub barrier_timeout: SignedDuration,
 }
 
 impl Default for FailurePolicy {
@@ -62,6 +82,7 @@ impl Default for FailurePolicy {
             fail_codes: Vec::new(),
             containers: Vec::new(),
             barrier: true,
+            barrier_timeout: BARRIER_TIMEOUT,
         }
     }
 }
@@ -71,8 +92,8 @@ impl Default for FailurePolicy {
 pub enum InvalidPolicy {
     /// An entry of the list is malformed.
     #[error(
-        "`{0}` is not valid: write max-restarts=10, window=1h, exit-codes=1+137, fail-codes=2, containers=app+side or \
-         barrier=false, separated by commas"
+        "`{0}` is not valid: write max-restarts=10, window=1h, exit-codes=1+137, fail-codes=2, containers=app+side, \
+         barrier=false or barrier-timeout=60s, separated by commas"
     )]
     Entry(String),
     /// A key is named twice.
@@ -104,7 +125,8 @@ impl FailurePolicy {
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match key {
             "max-restarts" => self.max_restarts = value.parse::<u16>().ok()?.into(),
-            "window" => self.window = window(value)?,
+            "window" => self.window = span(value, MAX_WINDOW_SECONDS)?,
+            "barrier-timeout" => self.barrier_timeout = span(value, MAX_BARRIER_SECONDS)?,
             "exit-codes" => self.exit_codes = codes(value)?,
             "fail-codes" => self.fail_codes = codes(value)?,
             "containers" => {
@@ -123,8 +145,8 @@ impl FailurePolicy {
     }
 }
 
-/// A whole number of seconds, minutes or hours, for example `90s`; at most a day, because rollouts are kept that long.
-fn window(text: &str) -> Option<SignedDuration> {
+/// A whole number of seconds, minutes or hours, for example `90s`; at most `longest` seconds.
+fn span(text: &str, longest: i64) -> Option<SignedDuration> {
     let unit = match text.chars().last()? {
         's' => 1,
         'm' => 60,
@@ -132,7 +154,7 @@ fn window(text: &str) -> Option<SignedDuration> {
         _ => return None,
     };
     let number: i64 = text.get(..text.len().checked_sub(1)?)?.parse().ok()?;
-    let seconds = number.checked_mul(unit).filter(|seconds| (1..=86_400).contains(seconds))?;
+    let seconds = number.checked_mul(unit).filter(|seconds| (1..=longest).contains(seconds))?;
     Some(SignedDuration::from_secs(seconds))
 }
 
@@ -152,11 +174,11 @@ mod tests {
     #[test]
     fn each_entry_may_be_left_out() {
         assert_eq!(FailurePolicy::parse(" "), Ok(FailurePolicy::default()));
-        let whole =
-            "max-restarts=3, window=90s,exit-codes=1+137,fail-codes=2,containers=app+side,barrier=false";
+        let whole = "max-restarts=3, window=90s,exit-codes=1+137,fail-codes=2,containers=app+side,barrier=false,barrier-timeout=2m";
         let policy = FailurePolicy::parse(whole).unwrap();
         assert_eq!((policy.max_restarts, policy.window), (3, SignedDuration::from_secs(90)));
         assert_eq!((policy.containers, policy.barrier), (vec!["app".to_owned(), "side".to_owned()], false));
+        assert_eq!(policy.barrier_timeout, SignedDuration::from_secs(120));
         assert_eq!((policy.exit_codes, policy.fail_codes), (vec![1, 137], vec![2]));
     }
 
@@ -168,6 +190,7 @@ mod tests {
             "window=1",
             "window=0s",
             "window=25h",
+            "barrier-timeout=6m",
             "exit-codes=0",
             "barrier=no",
         ];

@@ -1,13 +1,14 @@
 //! Restart of a group after a failure: whether a failed container of one pod restarts all pods of its group.
 //!
 //! A failure is open until its container has been started again by an operation, which a later group restart does for all
-//! failures before it. Each failure begins at most one group restart. Pure: reads no clock, and creates nothing.
+//! failures before it. Each failure begins at most one group restart, and soon or never: what was left to its kubelet is
+//! not restarted hours later. Pure: reads no clock, and creates nothing.
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::group_failure::{FailurePolicy, GroupFailure, InvalidPolicy};
+use crate::api::annotation::GROUP_RESTART_POLICY;
+use crate::api::group_failure::{FailurePolicy, GroupFailure};
 use crate::api::request::fingerprint;
-use crate::api::status::Status;
 
 /// A pod of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,10 +17,8 @@ pub struct GroupPod {
     pub name: String,
     /// The uid of the pod.
     pub uid: String,
-    /// The last failure that its agent has reported.
+    /// The last failure that its agent has reported, if it is open.
     pub failure: Option<GroupFailure>,
-    /// The last status that its agent has reported.
-    pub status: Option<Status>,
     /// The text of its policy.
     pub policy: String,
 }
@@ -36,23 +35,39 @@ pub struct Earlier {
 }
 
 /// What follows for a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing, until something changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// The group restart to begin.
+    pub restart: Option<Restart>,
+    /// When to decide again, if nothing changes before.
+    pub again_at: Option<Timestamp>,
+    /// The failures that restart nothing.
+    pub left: Vec<Left>,
+}
+
+/// What follows from one failure.
+enum Step {
     Nothing,
-    /// Begin a group restart.
+    Wait(Timestamp),
     Restart(Restart),
-    /// The failure of this pod restarts nothing, for this reason.
-    Leave {
-        /// The pod.
-        pod: String,
-        /// Its uid.
-        uid: String,
-        /// The reason of the event.
-        reason: &'static str,
-        /// What happened, and what to do.
-        message: String,
-    },
+    Leave(Left),
+}
+
+/// A failure that restarts nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The pod.
+    pub pod: String,
+    /// Its uid.
+    pub uid: String,
+    /// The failure.
+    pub failure: GroupFailure,
+    /// The reason of the event.
+    pub reason: &'static str,
+    /// What happened, and what to do.
+    pub message: String,
+    /// True if the failure never restarts the group, whatever the policy says later.
+    pub for_good: bool,
 }
 
 /// A group restart to begin.
@@ -70,90 +85,154 @@ pub struct Restart {
     pub containers: Vec<String>,
     /// Whether no container is started before all have stopped.
     pub barrier: bool,
+    /// How long a stopped container waits for the others at most, in seconds.
+    pub barrier_seconds: i64,
 }
 
 /// The longest beginning of a rollout's name that the name of the group gives, in bytes.
 const STEM: usize = 38;
+/// A failure that is older restarts nothing: the clocks of nodes and of the controller differ less.
+const OPEN_FOR: SignedDuration = SignedDuration::from_mins(10);
+
+/// The pause between the beginnings of the first two group restarts of a window. Each later one is twice as long.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(5);
+/// The longest such pause.
+const MAX_PAUSE: SignedDuration = SignedDuration::from_mins(5);
 
 /// What follows for the pods of the group with this label value.
-pub fn decide(group: &str, pods: &[GroupPod], earlier: &[Earlier], now: Timestamp) -> Step {
-    let mut open: Vec<_> = pods.iter().filter_map(|pod| Some((pod, open_failure(pod)?))).collect();
-    open.sort_by_key(|(pod, failure)| (failure.finished_at, &pod.name));
+pub fn decide(group: &str, pods: &[GroupPod], earlier: &[Earlier], now: Timestamp) -> Decision {
+    let mut decision = Decision::default();
+    let mut open: Vec<_> = pods.iter().filter_map(|pod| Some((pod, pod.failure.as_ref()?))).collect();
     // A group restart in progress restarts the containers of all failures before it.
     if open.is_empty() || earlier.iter().any(|one| !one.has_ended) {
-        return Step::Nothing;
+        return decision;
     }
+    open.sort_by_key(|(pod, failure)| (failure.finished_at, &pod.name));
     // Whoever may create a pod of the group must not loosen the limit of the others.
-    let other = |pod: &GroupPod| pods.iter().find(|other| other.policy != pod.policy);
-    let steps = open.into_iter().map(|(pod, failure)| match other(pod) {
-        Some(other) => differs(group, pod, other),
-        None => step(group, pod, failure, earlier, now),
-    });
-    // A failure that restarts nothing must not hide a later one that does.
-    let (mut restarts, others): (Vec<_>, Vec<_>) = steps.partition(|step| matches!(step, Step::Restart(_)));
-    if restarts.is_empty() {
-        return others.into_iter().find(|step| *step != Step::Nothing).unwrap_or(Step::Nothing);
+    let differing = pods.iter().find(|other| other.policy != pods[0].policy);
+    for (pod, failure) in open {
+        let case = Case { group, pod, failure };
+        let step = match differing {
+            Some(other) => case.differs_from(other, &pods[0]),
+            None => case.step(earlier, now),
+        };
+        match step {
+            Step::Nothing => {}
+            Step::Wait(until) => decision.again_at = decision.again_at.max(Some(until)),
+            Step::Leave(left) => decision.left.push(left),
+            // The first one is enough. One that restarts nothing hides no later one.
+            Step::Restart(restart) => decision.restart = decision.restart.or(Some(restart)),
+        }
     }
-    restarts.swap_remove(0)
+    decision
 }
 
-fn step(group: &str, pod: &GroupPod, failure: &GroupFailure, earlier: &[Earlier], now: Timestamp) -> Step {
-    let leave =
-        |reason, message| Step::Leave { pod: pod.name.clone(), uid: pod.uid.clone(), reason, message };
-    let ended = format!("container {} exited with code {}", failure.container, failure.exit_code);
-    let policy = match FailurePolicy::parse(&pod.policy) {
-        Ok(policy) => policy,
-        Err(error) => return leave("InvalidGroupRestartPolicy", invalid(&ended, &error)),
-    };
-    if !policy.restarts(failure.exit_code) {
-        let message = format!("{ended}, a code that does not restart the group {group} by its policy");
-        return leave("GroupNotRestarted", message);
+/// An open failure of a pod.
+#[derive(Clone, Copy)]
+struct Case<'a> {
+    group: &'a str,
+    pod: &'a GroupPod,
+    failure: &'a GroupFailure,
+}
+
+impl Case<'_> {
+    fn step(self, earlier: &[Earlier], now: Timestamp) -> Step {
+        let Self { group, pod, failure } = self;
+        let ended = self.ended();
+        let policy = match FailurePolicy::parse(&pod.policy) {
+            Ok(policy) => policy,
+            Err(error) => {
+                let message = format!(
+                    "{ended}, and its group is not restarted: annotation {GROUP_RESTART_POLICY}: {error}"
+                );
+                return self.leave("InvalidGroupRestartPolicy", message, false);
+            }
+        };
+        let name = self.name();
+        if earlier.iter().any(|one| one.name == name) {
+            return Step::Nothing;
+        }
+        if !policy.restarts(failure.exit_code) {
+            let message = format!("{ended}, a code that does not restart the group {group} by its policy");
+            return self.leave("GroupNotRestarted", message, true);
+        }
+        if now.duration_since(failure.finished_at).abs() > OPEN_FOR {
+            let message = format!(
+                "{ended} at {}, which is not now by the clock of the controller: restart the group {group} with `inplace restart --together` if it \
+                 waits for this container",
+                failure.finished_at
+            );
+            return self.leave("GroupNotRestarted", message, true);
+        }
+        let since = now.checked_sub(policy.window).unwrap_or(Timestamp::MIN);
+        let counted = || earlier.iter().map(|one| one.created).filter(|created| *created > since);
+        let count = counted().count();
+        if count >= policy.max_restarts {
+            let message = format!(
+                "{ended}, and {count} group restarts of {group} were begun within {}: its kubelet restarts this \
+                 container alone. Find the cause, then restart the group with `inplace restart --together`",
+                span(policy.window)
+            );
+            return self.leave("GroupRestartLimit", message, true);
+        }
+        let until = counted().max().map(|last| later(last, pause(count)));
+        if let Some(until) = until.filter(|until| now < *until) {
+            return Step::Wait(until);
+        }
+        let containers =
+            if policy.containers.is_empty() { vec![failure.container.clone()] } else { policy.containers };
+        let (pod, uid) = (pod.name.clone(), pod.uid.clone());
+        let (failure, barrier) = (failure.clone(), policy.barrier);
+        let barrier_seconds = policy.barrier_timeout.as_secs();
+        Step::Restart(Restart { pod, uid, failure, name, containers, barrier, barrier_seconds })
     }
-    let name = name(group, pod, failure);
-    if earlier.iter().any(|one| one.name == name) {
-        return Step::Nothing;
-    }
-    let since = now.checked_sub(policy.window).unwrap_or(Timestamp::MIN);
-    let count = earlier.iter().filter(|one| one.created > since).count();
-    if count >= policy.max_restarts {
+
+    fn differs_from(self, one: &GroupPod, other: &GroupPod) -> Step {
         let message = format!(
-            "{ended}, and the group {group} was restarted {count} times within {}: its kubelet restarts this container alone. \
-             Find the cause, then restart the group with `inplace restart --together`, or raise max-restarts",
-            span(policy.window)
+            "{}, and the group {} is not restarted: pods {} and {} have different values of the annotation \
+             {GROUP_RESTART_POLICY}: give all pods of the group the same",
+            self.ended(),
+            self.group,
+            one.name,
+            other.name
         );
-        return leave("GroupRestartLimit", message);
+        self.leave("InvalidGroupRestartPolicy", message, false)
     }
-    let containers =
-        if policy.containers.is_empty() { vec![failure.container.clone()] } else { policy.containers };
-    let (pod, uid) = (pod.name.clone(), pod.uid.clone());
-    Step::Restart(Restart { pod, uid, failure: failure.clone(), name, containers, barrier: policy.barrier })
+
+    fn leave(self, reason: &'static str, message: String, for_good: bool) -> Step {
+        let (pod, uid, failure) = (self.pod.name.clone(), self.pod.uid.clone(), self.failure.clone());
+        Step::Leave(Left { pod, uid, failure, reason, message, for_good })
+    }
+
+    fn ended(self) -> String {
+        format!("container {} exited with code {}", self.failure.container, self.failure.exit_code)
+    }
+
+    fn name(self) -> String {
+        let Self { group, pod, failure } = self;
+        let cause = format!("{}/{}/{}", pod.uid, failure.container, failure.finished_at.as_nanosecond());
+        let fits = |letter: &char| matches!(letter, 'a'..='z' | '0'..='9' | '-');
+        let group = group.to_ascii_lowercase();
+        let stem: String = group.chars().filter(fits).take(STEM).collect();
+        let stem = match stem.trim_matches('-') {
+            "" => "group",
+            stem => stem,
+        };
+        format!("{stem}{NAME_PART}{:016x}", fingerprint(&cause))
+    }
 }
 
-fn differs(group: &str, pod: &GroupPod, other: &GroupPod) -> Step {
-    let message = format!(
-        "a container has failed, and the group {group} is not restarted: pods {} and {} have different values of the \
-         annotation inplace.dev/group-restart-policy: give all pods of the group the same",
-        pod.name, other.name
-    );
-    Step::Leave { pod: pod.name.clone(), uid: pod.uid.clone(), reason: "InvalidGroupRestartPolicy", message }
+/// The part of the name of each rollout that is created after a failure.
+pub const NAME_PART: &str = "-failed-";
+
+/// The pause after the beginning of the last of `count` group restarts; none before the second one.
+fn pause(count: usize) -> SignedDuration {
+    let doubled = u32::try_from(count).unwrap_or(u32::MAX).saturating_sub(1).min(16);
+    FIRST_PAUSE.saturating_mul(1 << doubled).min(MAX_PAUSE)
 }
 
-/// The failure of a pod, unless an operation has started the container since, or is at work on the pod.
-fn open_failure(pod: &GroupPod) -> Option<&GroupFailure> {
-    let failure = pod.failure.as_ref()?;
-    let Some(status) = &pod.status else { return Some(failure) };
-    (status.phase.is_terminal() && !failure.is_over(status)).then_some(failure)
-}
-
-fn name(group: &str, pod: &GroupPod, failure: &GroupFailure) -> String {
-    let cause = format!("{}/{}/{}", pod.uid, failure.container, failure.finished_at.as_nanosecond());
-    let group = group.to_ascii_lowercase().replace('_', "-");
-    let stem = group.get(..STEM).unwrap_or(&group).trim_end_matches(['-', '.']);
-    format!("{stem}-failed-{:016x}", fingerprint(&cause))
-}
-
-fn invalid(ended: &str, error: &InvalidPolicy) -> String {
-    format!("{ended}, and its group is not restarted: annotation inplace.dev/group-restart-policy: {error}")
+fn later(time: Timestamp, span: SignedDuration) -> Timestamp {
+    time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 fn span(window: SignedDuration) -> String {

@@ -142,8 +142,13 @@ pub(super) fn make<'a>(
     }
     let is_kept = keeps_name(operation, target, replacement, snapshot, now);
     let own = snapshot.fences(name).find(|fence| is_kept && fence.attempt == replacement.attempt);
-    if !fenced || is_kept && own.is_none() && !target.touched {
-        if let Some(message) = failed(Verb::Fence) {
+    // Not before the stop: without this program a kubelet could not restart the container, which still runs.
+    let lacks_own = is_kept && own.is_none() && !target.touched && group::may_stop(operation, snapshot);
+    let given_up = failed(Verb::Fence);
+    // What has stopped is better started without a fence than not at all.
+    let may_do_without = target.touched && given_up.is_some();
+    if (!fenced || lacks_own) && !may_do_without {
+        if let Some(message) = given_up {
             return Progress::Failed(Failure::TestCreation { container: container(), message });
         }
         return do_(Effect::Fence {

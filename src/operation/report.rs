@@ -70,7 +70,7 @@ fn container(target: &Target) -> ContainerReport {
         engine: target.engine,
         from: target.from.clone(),
         to: reached.map(|reached| reached.to.clone()),
-        stopped_at: reached.and_then(|reached| reached.stopped_at),
+        stopped_at: reached.and_then(|reached| reached.stopped_at).or(target.stopped_at),
         started_at: reached.and_then(|reached| reached.started_at),
         ready_at: reached.and_then(|reached| reached.ready_at),
         downtime_ms: downtime_ms(target),

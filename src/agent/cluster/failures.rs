@@ -3,7 +3,6 @@
 //! Reads the runtime, because a kubelet reports an ended container up to seconds later. Must not decide what follows from a
 //! failure: the controller does.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
-use crate::api::group_failure::GroupFailure;
-use crate::api::pod_ref::PodRef;
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::failure::Class;
 use crate::node::Node;
-use crate::node::failed::Failed;
+use crate::node::failed::{Failed, Found, Members};
+use crate::operation::snapshot::RestartPolicy;
+use crate::process::clock;
 use crate::process::log::chain;
 
 /// The interval between two looks, while a pod of the node is in a group.
@@ -42,6 +41,9 @@ impl Failures {
             loop {
                 let members = members(&self.pods.list());
                 if members.is_empty() {
+                    if self.pods.has_synced() {
+                        self.failed = Failed::of_running();
+                    }
                     self.pods.changed().await;
                     continue;
                 }
@@ -52,7 +54,7 @@ impl Failures {
         stop.run_until_cancelled(reporting).await;
     }
 
-    async fn report(&mut self, members: &HashMap<PodRef, HashSet<String>>) {
+    async fn report(&mut self, members: &Members) {
         let found = match self.failed.find(&self.node, members).await {
             Ok(found) => found,
             Err(error) => {
@@ -60,44 +62,48 @@ impl Failures {
                 return;
             }
         };
-        for found in found {
-            let (pod, failure) = (&found.pod, &found.failure);
-            if self
-                .pods
-                .get(pod)
-                .and_then(|pod| pod.failure())
-                .is_some_and(|before| is_newer(&before, failure))
-            {
-                self.failed.handle(&found);
+        for Found { pod, failure } in found {
+            let id = failure.container_id.as_str();
+            let reported = self.pods.get(&pod).and_then(|pod| pod.failure());
+            if reported.is_some_and(|before| before.container_id == id) {
+                self.failed.handled(id);
                 continue;
             }
-            match self.pods.write_failure(pod, failure).await {
+            match self.pods.write_failure(&pod, &failure).await {
                 Ok(()) => {
                     let (container, code) = (&failure.container, failure.exit_code);
                     tracing::info!(%pod, container, code, "a container of a group has failed");
-                    self.failed.handle(&found);
+                    self.failed.handled(id);
                 }
-                Err(error) if error.class() == Class::Gone => self.failed.handle(&found),
+                Err(error) if error.class() == Class::Gone => self.failed.handled(id),
                 Err(error) => {
-                    tracing::debug!(%pod, error = chain(&error), "a failure is not reported yet: retrying");
+                    if self.failed.again(id) {
+                        let error = chain(&error);
+                        tracing::warn!(%pod, error, "the failure of a container cannot be reported: retrying");
+                    }
                 }
             }
         }
     }
 }
 
-/// The containers of the pods that are in a group.
-fn members(pods: &[Arc<Pod>]) -> HashMap<PodRef, HashSet<String>> {
-    let is_member = |pod: &&Arc<Pod>| {
-        let in_group = pod.member().labels.contains_key(annotation::GROUP_RESTART);
-        in_group && !pod.is_deleting() && !pod.is_finished() && !pod.is_mirror()
-    };
-    let names =
-        |pod: &Pod| pod.declared(false).containers.into_iter().map(|container| container.name).collect();
-    pods.iter().filter(is_member).map(|pod| (pod.reference(), names(pod))).collect()
-}
-
-/// Whether `before` is this failure, or one after it.
-fn is_newer(before: &GroupFailure, failure: &GroupFailure) -> bool {
-    before.finished_at >= failure.finished_at
+/// The containers of the pods that are in a group. Pods whose containers are not always restarted are left out: no group
+/// restart is possible there, and a container that ends may be part of the end of the pod.
+fn members(pods: &[Arc<Pod>]) -> Members {
+    let mut members = Members::new();
+    for pod in pods {
+        if !pod.member().labels.contains_key(annotation::GROUP_RESTART)
+            || pod.is_mirror()
+            || pod.is_finished()
+        {
+            continue;
+        }
+        let declared = pod.declared_at(false, clock::now());
+        let always = declared.containers.iter().all(|one| one.restart_policy == RestartPolicy::Always);
+        if always && !declared.leaves() {
+            let names = declared.containers.into_iter().map(|container| container.name).collect();
+            members.insert(pod.reference(), names);
+        }
+    }
+    members
 }

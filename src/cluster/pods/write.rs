@@ -125,7 +125,10 @@ impl NodePods {
         self.write(&doing, pod, |seen| {
             let mut operations = annotated(seen, &annotations);
             // What was restarted since is no failure any more, whatever the next status says.
+            let text = seen.annotation(annotation::GROUP_FAILURE).unwrap_or_default();
             if seen.failure().is_some_and(|failure| failure.is_over(status)) {
+                // A newer failure stays.
+                operations.push(patch::test(patch::annotation(annotation::GROUP_FAILURE), text));
                 operations.push(patch::remove(patch::annotation(annotation::GROUP_FAILURE)));
             }
             Fit::Write(Change::Json(operations))

@@ -10,11 +10,14 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
+use crate::api::group::Strategy;
+use crate::api::group_failure::GroupFailure;
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::status::Status;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::cluster::trim::{Trim, Trimmed, meta_of, readable};
-use crate::group_restart::{Earlier, GroupPod};
+use crate::group_restart::{Earlier, GroupPod, NAME_PART};
 
 /// The limit for the cached objects of one kind in a namespace, in bytes.
 const MAX_BYTES_OF_NAMESPACE: usize = 32 << 20;
@@ -37,7 +40,8 @@ pub(super) struct Groups {
 #[derive(Clone, Debug)]
 struct Labelled<K, V> {
     group: String,
-    value: V,
+    /// `None` for one that does not count.
+    value: Option<V>,
     bytes: usize,
     kind: std::marker::PhantomData<K>,
 }
@@ -74,13 +78,17 @@ impl Groups {
         pods.has_synced() && pods.is_current() && rollouts.has_synced() && rollouts.is_current()
     }
 
-    /// The pods of a group, and the rollouts that were created for it.
-    pub(super) fn of(&self, group: &GroupKey) -> (Vec<GroupPod>, Vec<Earlier>) {
-        let key = key(&group.namespace, &group.name);
-        let pods = self.pods.group(&key);
+    /// The pods of a group that have not ended.
+    pub(super) fn pods(&self, group: &GroupKey) -> Vec<GroupPod> {
+        let pods = self.pods.group(&key(&group.namespace, &group.name));
         let pods = pods.iter().filter(|pod| pod.meta.deletion_timestamp.is_none());
-        let pods = pods.map(|pod| pod.value.value.clone()).collect();
-        (pods, self.rollouts.group(&key).iter().map(|rollout| rollout.value.value.clone()).collect())
+        pods.filter_map(|pod| pod.value.value.clone()).collect()
+    }
+
+    /// The group restarts that were created for a group.
+    pub(super) fn rollouts(&self, group: &GroupKey) -> Vec<Earlier> {
+        let rollouts = self.rollouts.group(&key(&group.namespace, &group.name));
+        rollouts.iter().filter_map(|rollout| rollout.value.value.clone()).collect()
     }
 }
 
@@ -98,11 +106,19 @@ fn label(meta: &ObjectMeta) -> String {
     meta.labels.as_ref().and_then(|labels| labels.get(annotation::GROUP_RESTART)).cloned().unwrap_or_default()
 }
 
-/// A pod, of which only the metadata is read.
+/// A pod, of which only the metadata and the phase are read.
 #[derive(Deserialize)]
 struct Named {
     #[serde(default)]
     metadata: ObjectMeta,
+    #[serde(default)]
+    status: PodPhase,
+}
+
+#[derive(Default, Deserialize)]
+struct PodPhase {
+    #[serde(default)]
+    phase: String,
 }
 
 impl Trim for Labelled<Pod, GroupPod> {
@@ -114,14 +130,16 @@ impl Trim for Labelled<Pod, GroupPod> {
         let text = |key| meta.annotations.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str);
         let (failure, status) = (text(annotation::GROUP_FAILURE), text(annotation::STATUS));
         let policy = text(annotation::GROUP_RESTART_POLICY).to_owned();
-        let bytes = failure.len() + status.len() + policy.len();
-        let value = GroupPod {
+        let bytes = failure.len() + policy.len();
+        let status: Option<Status> = serde_json::from_str(status).ok();
+        let failure: Option<GroupFailure> = serde_json::from_str(failure).ok();
+        let pod = GroupPod {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
-            failure: serde_json::from_str(failure).ok(),
-            status: serde_json::from_str(status).ok(),
+            failure: failure.filter(|failure| failure.is_open(status.as_ref())),
             policy,
         };
+        let value = (!matches!(source.status.phase.as_str(), "Succeeded" | "Failed")).then_some(pod);
         let group = label(&meta);
         (meta, Self { group, value, bytes, kind: std::marker::PhantomData })
     }
@@ -149,12 +167,17 @@ impl Trim for Labelled<InPlaceRollout, Earlier> {
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let phase = readable::<InPlaceRollout>(&meta, source).and_then(|rollout| rollout.status);
-        let value = Earlier {
-            name: meta.name.clone().unwrap_or_default(),
-            created: meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0),
-            has_ended: phase.is_some_and(|status| status.phase.is_terminal()),
+        let name = meta.name.clone().unwrap_or_default();
+        let rollout = readable::<InPlaceRollout>(&meta, source);
+        // A user's rollout may have the label too.
+        let is_own = |rollout: &InPlaceRollout| {
+            rollout.spec.strategy == Strategy::Together && name.contains(NAME_PART)
         };
+        let value = rollout.filter(is_own).map(|rollout| Earlier {
+            name: name.clone(),
+            created: meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0),
+            has_ended: rollout.status.is_some_and(|status| status.phase.is_terminal()),
+        });
         let group = label(&meta);
         (meta, Self { group, value, bytes: 0, kind: std::marker::PhantomData })
     }

@@ -235,6 +235,8 @@ impl Group<'_> {
             "--overwrite",
             &format!("{policy}=fail-codes=137"),
         ]);
+        // A failure that was left to its kubelet stays so.
+        self.kill(&self.load.pods()[name]);
         reported("GroupNotRestarted");
         assert_eq!(begun().len(), 1);
         cluster.kubectl(&["label", "pods", "-l", "app=train", &format!("{label}-")]);
