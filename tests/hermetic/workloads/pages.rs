@@ -9,8 +9,9 @@ use super::super::api_server::{ApiServer, Crowd, Store, pods};
 use super::Fixture;
 use crate::support::process::Process;
 
-/// The watches of pods: those of all namespaces, the agents, and those that rollouts work on. Each begins after its list.
-const WATCHES: usize = 3;
+/// The watches of pods: those of all namespaces, the agents, those that rollouts work on, and those of groups. Each begins after
+/// its list.
+const WATCHES: usize = 4;
 /// More than two pages and less than three.
 const PODS: usize = 1_234;
 /// Budget: resident memory of a controller with 10 000 pods of workloads and 20 000 other pods, in mebibytes.
