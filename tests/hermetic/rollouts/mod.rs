@@ -241,7 +241,8 @@ async fn a_spec_that_contradicts_itself_fails_where_nobody_refused_it() {
         "{message}"
     );
     assert_eq!(status["reason"], "Invalid");
-    // An empty selector would select all pods of the namespace.
+    // An empty selector would select all pods of the namespace. The watches of each controller are open before.
+    rollout_fixture.fixture.api.arrived("WATCH pods", 4).await;
     let watches = rollout_fixture.fixture.api.count("WATCH pods");
     rollout_fixture.restart("two", &json!({"target": {"selector": {}}}));
     rollout_fixture.phase("two", "Failed").await;
