@@ -339,7 +339,8 @@ impl Group<'_> {
         self.load.pods().iter().map(|(name, pod)| (name.clone(), status(pod))).collect()
     }
 
-    /// Without a controller each pod waits for the whole time of the barrier, and is started then.
+    /// Without a controller each pod waits for the whole time of the barrier, and is started then: on a busy machine after some
+    /// seconds, in which fences go and containers are created.
     fn all_start_by_themselves(&self) {
         eventually_within(LONG, "all pods have started", || {
             let statuses = self.statuses();
@@ -353,7 +354,7 @@ impl Group<'_> {
         for (name, status) in self.statuses() {
             let down = status.containers[0].downtime_ms.unwrap();
             assert!(
-                (BARRIER_SECONDS * 1000 - 500..(BARRIER_SECONDS + 5) * 1000).contains(&down),
+                (BARRIER_SECONDS * 1000 - 500..(BARRIER_SECONDS + 20) * 1000).contains(&down),
                 "{name}: {down} ms"
             );
         }
