@@ -22,7 +22,7 @@
 //! | [`rollout`] | decisions of InPlaceRollout, over the pods of any workload. Pure | api podtask |
 //! | [`guard`] | decisions of the delete guard. Pure | api podtask workload |
 //! | [`config_restart`] | decisions of the restart after a change of configuration. Pure | api |
-//! | [`group_restart`] | decisions of the group restart after a failure. Pure | api |
+//! | [`group_restart`] | decisions of the group restart after a failure. Pure | api podtask |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process failure |
 //! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `executor` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, caches, leases, pods, hooks, events; no workloads or rollouts | api failure operation process |

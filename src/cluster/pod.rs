@@ -154,10 +154,24 @@ impl Pod {
     /// containers (1.22 or newer), so the deadline is also checked here.
     pub fn declared_at(&self, current: bool, now: Timestamp) -> Declared {
         let mut declared = self.declared(current);
-        if declared.ending.is_none() && self.ends_at.is_some_and(|end| end <= now) {
+        if declared.ending.is_none() && self.is_past_deadline(now) {
             declared.ending = Some("past its activeDeadlineSeconds".to_owned());
         }
         declared
+    }
+
+    /// True once the kubelet terminates the pod or is about to, for whatever reason.
+    pub fn leaves_at(&self, now: Timestamp) -> bool {
+        self.declared.leaves() || self.is_past_deadline(now)
+    }
+
+    fn is_past_deadline(&self, now: Timestamp) -> bool {
+        self.ends_at.is_some_and(|end| end <= now)
+    }
+
+    /// The containers of the spec that can be replaced.
+    pub fn containers(&self) -> &[DeclaredContainer] {
+        &self.declared.containers
     }
 
     /// The IPs of the pod and of its node; empty if there is none yet.

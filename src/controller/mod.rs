@@ -11,6 +11,7 @@ mod disruptions;
 mod events;
 mod group_restart;
 mod hook_runs;
+mod new_rollout;
 mod nodes;
 mod pods;
 mod queue;

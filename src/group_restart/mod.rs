@@ -9,6 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::api::annotation::GROUP_RESTART_POLICY;
 use crate::api::group_failure::{FailurePolicy, GroupFailure};
 use crate::api::request::fingerprint;
+use crate::podtask::time::later;
 
 /// A pod of the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,10 +230,6 @@ pub const NAME_PART: &str = "-failed-";
 fn pause(count: usize) -> SignedDuration {
     let doubled = u32::try_from(count).unwrap_or(u32::MAX).saturating_sub(1).min(16);
     FIRST_PAUSE.saturating_mul(1 << doubled).min(MAX_PAUSE)
-}
-
-fn later(time: Timestamp, span: SignedDuration) -> Timestamp {
-    time.checked_add(span).unwrap_or(Timestamp::MAX)
 }
 
 fn span(window: SignedDuration) -> String {

@@ -3,6 +3,7 @@
 //! What an operation has ended is no failure. Must not report to the API server.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -11,12 +12,12 @@ use tokio::time::Instant;
 use crate::api::annotation;
 use crate::api::group_failure::GroupFailure;
 use crate::api::pod_ref::PodRef;
+use crate::cluster::pod::Pod;
 use crate::cri::convert;
 use crate::cri::error::Error;
 use crate::cri::proto::v1::Container;
 use crate::failure::Class;
 use crate::node::Node;
-use crate::node::journal::File;
 use crate::process::backoff::Backoff;
 use crate::process::clock;
 
@@ -25,8 +26,8 @@ const RECENT: SignedDuration = SignedDuration::from_mins(5);
 /// The pauses before a container is looked at again, while an operation is at work on its pod, or a report fails.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
-/// The pods to look at, each with the names of its containers.
-pub type Members = HashMap<PodRef, HashSet<String>>;
+/// The pods to look at.
+pub type Members = HashMap<PodRef, Arc<Pod>>;
 
 /// Finds each failure once.
 #[derive(Debug, Default)]
@@ -155,7 +156,7 @@ fn newest(ended: Vec<Container>, members: &Members) -> Vec<(PodRef, String, Cont
     for container in ended {
         let Some(name) = container.labels.get(annotation::CONTAINER_NAME).cloned() else { continue };
         let pod = convert::pod(&container.labels);
-        if !members.get(&pod).is_some_and(|names| names.contains(&name)) {
+        if !members.get(&pod).is_some_and(|pod| pod.containers().iter().any(|one| one.name == name)) {
             continue;
         }
         let of = newest.entry((pod, name)).or_insert_with(|| container.clone());
@@ -175,10 +176,8 @@ async fn is_replaced(
     container: &Container,
     ended: i64,
 ) -> Result<Option<bool>, Error> {
-    let of = pod.clone();
-    let lock = node.journal.run_blocking(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await;
-    let Ok(lock) = lock else { return Ok(None) };
-    let Ok(entry) = node.journal.load_async(pod).await else { return Ok(None) };
+    let Ok(lock) = node.hold(pod).await else { return Ok(None) };
+    let Ok(entry) = node.load(pod).await else { return Ok(None) };
     // An operation that begins from here on replaces the container as well.
     drop(lock);
     if entry.open.is_some() || entry.foreign.is_some() {

@@ -320,6 +320,15 @@ impl Journal {
         self.run_blocking(File::Entry, &pod.uid, move |journal| journal.load(&of)).await
     }
 
+    /// Runs [`Self::hold`] in a thread outside the executor.
+    ///
+    /// # Errors
+    /// The errors of [`Self::hold`], and [`JournalError::Late`].
+    pub(super) async fn hold_async(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
+        let of = pod.clone();
+        self.run_blocking(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
+    }
+
     /// Reads every file in threads outside the executor. Each result is an entry or the reason why its file cannot
     /// be read; a read that hangs does not prevent the others.
     ///

@@ -332,8 +332,7 @@ impl Node {
 
     /// Locks `pod`: this process is the only one that works on it until the lock is dropped.
     async fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
-        let of = pod.clone();
-        self.journal.run_blocking(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
+        self.journal.hold_async(pod).await
     }
 
     async fn load(&self, pod: &PodRef) -> Result<Entry, JournalError> {

@@ -18,7 +18,7 @@ use crate::cri::error::Error;
 use crate::cri::proto::v1::{Container, ContainerState, ContainerStatus};
 use crate::failure::Class;
 use crate::node::fence;
-use crate::node::journal::{File, Journal, JournalError, PodLock};
+use crate::node::journal::{File, Journal, JournalError};
 use crate::node::pre_stop;
 use crate::process::clock;
 
@@ -47,7 +47,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
         // An operation that begins meanwhile manages all containers of its pod itself.
         let _lock = match held {
             Some(_) => None,
-            None => match hold(journal, &pod).await {
+            None => match journal.hold_async(&pod).await {
                 Ok(lock) => Some(lock),
                 Err(_) => continue,
             },
@@ -159,11 +159,6 @@ pub async fn remove_gone(client: &Client, journal: &Journal) -> Result<(), Error
         }
     }
     Ok(())
-}
-
-async fn hold(journal: &Journal, pod: &PodRef) -> Result<PodLock, JournalError> {
-    let of = pod.clone();
-    journal.run_blocking(File::Lock, &pod.uid, move |journal| journal.hold(&of)).await
 }
 
 /// True for a fence, and for a container that an operation created and that was not started.

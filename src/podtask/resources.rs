@@ -41,7 +41,7 @@ pub enum Resize {
 
 /// The value of one field of the `resources` of a container, as Kubernetes takes it: without a request the limit is the
 /// request.
-pub fn value(resources: &Value, (kind, resource): Field) -> Option<&Value> {
+pub fn value<'r>(resources: &'r Value, (kind, resource): (&str, &str)) -> Option<&'r Value> {
     let stated =
         |kind: &str| resources.get(kind)?.get(resource).filter(|value| Quantity::read(value).is_some());
     stated(kind).or_else(|| stated("limits"))

@@ -266,10 +266,9 @@ fn amount(container: &Value, kind: &str, resource: &str) -> Option<Quantity> {
     Quantity::read(container.get("resources")?.get(kind)?.get(resource)?)
 }
 
-/// True when the container has no such limit or request any more. Without a request the limit is the request.
+/// True when the container has no such limit or request any more.
 fn is_removed(container: &Value, kind: &str, resource: &str) -> bool {
-    let stated = |kind: &str| amount(container, kind, resource).is_some();
-    !stated(kind) && (kind == "limits" || !stated("limits"))
+    container.get("resources").and_then(|stated| resources::value(stated, (kind, resource))).is_none()
 }
 
 /// The class of a pod with this spec; `None` when the resources of the whole pod are stated, which decide it then.

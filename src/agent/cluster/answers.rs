@@ -127,10 +127,7 @@ impl Answers {
             }
             match pods.get(pod) {
                 None => !is_current,
-                Some(cached) => {
-                    let ended = entry.outbox.reported().filter(|reported| reported.phase.is_terminal());
-                    ended.is_none() || cached.status().as_ref() != ended
-                }
+                Some(cached) => entry.outbox.reported().is_none_or(|reported| !has_final(&cached, reported)),
             }
         });
     }
@@ -231,9 +228,7 @@ impl Shared {
         let status = as_published(status);
         // An outbox is dropped when the pod has its final status, and the end of an operation is reported twice: with its last
         // event, and as its result.
-        let is_published =
-            || self.pods.get(pod).is_some_and(|cached| cached.status().as_ref() == Some(&status));
-        if status.phase.is_terminal() && !self.knows(pod) && is_published() {
+        if !self.knows(pod) && self.pods.get(pod).is_some_and(|cached| has_final(&cached, &status)) {
             return;
         }
         self.change(pod, |outbox| outbox.report(status, Instant::now()));
@@ -355,6 +350,11 @@ impl Shared {
 /// The id of the request in the pod's annotation.
 fn requested(pod: &Pod) -> Option<String> {
     Request::parse(pod.request()).ok().flatten().map(|request| request.id)
+}
+
+/// Whether `status` is the end of a request, and the pod carries it.
+fn has_final(cached: &Pod, status: &Status) -> bool {
+    status.phase.is_terminal() && cached.status().as_ref() == Some(status)
 }
 
 /// Returns the status as the annotation yields it when read again: times there have three decimals.

@@ -15,7 +15,7 @@ use crate::cluster::pods::NodePods;
 use crate::failure::Class;
 use crate::node::Node;
 use crate::node::failed::{Failed, Found, Members};
-use crate::operation::snapshot::RestartPolicy;
+use crate::operation::snapshot::{DeclaredContainer, RestartPolicy};
 use crate::process::clock;
 use crate::process::log::chain;
 
@@ -39,7 +39,7 @@ impl Failures {
     pub(in crate::agent) async fn run(mut self, stop: CancellationToken) {
         let reporting = async {
             loop {
-                let members = members(&self.pods.list());
+                let members = members(self.pods.list());
                 if members.is_empty() {
                     if self.pods.has_synced() {
                         self.failed = Failed::of_running();
@@ -87,23 +87,17 @@ impl Failures {
     }
 }
 
-/// The containers of the pods that are in a group. Pods whose containers are not always restarted are left out: no group
-/// restart is possible there, and a container that ends may be part of the end of the pod.
-fn members(pods: &[Arc<Pod>]) -> Members {
-    let mut members = Members::new();
-    for pod in pods {
-        if !pod.member().labels.contains_key(annotation::GROUP_RESTART)
-            || pod.is_mirror()
-            || pod.is_finished()
-        {
-            continue;
-        }
-        let declared = pod.declared_at(false, clock::now());
-        let always = declared.containers.iter().all(|one| one.restart_policy == RestartPolicy::Always);
-        if always && !declared.leaves() {
-            let names = declared.containers.into_iter().map(|container| container.name).collect();
-            members.insert(pod.reference(), names);
-        }
-    }
-    members
+/// The pods that are in a group. Pods whose containers are not always restarted are left out: no group restart is possible
+/// there, and a container that ends may be part of the end of the pod.
+fn members(pods: Vec<Arc<Pod>>) -> Members {
+    let now = clock::now();
+    let is_member = |pod: &Arc<Pod>| {
+        let always = |one: &DeclaredContainer| one.restart_policy == RestartPolicy::Always;
+        pod.member().labels.contains_key(annotation::GROUP_RESTART)
+            && !pod.is_mirror()
+            && !pod.is_finished()
+            && !pod.leaves_at(now)
+            && pod.containers().iter().all(always)
+    };
+    pods.into_iter().filter(is_member).map(|pod| (pod.reference(), pod)).collect()
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference, Pod, PodSpec, PodTemplateSpec, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use kube::core::params::{GetParams, Patch, PatchParams, PostParams};
+use kube::core::params::{GetParams, Patch, PatchParams};
 use kube::core::{PartialObjectMeta, Request};
 use kube::{Resource, ResourceExt as _};
 use ring::digest;
@@ -24,7 +24,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::api::annotation;
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
-use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::selector;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{Age, MANAGER, Selection, Server};
@@ -420,22 +419,5 @@ impl Server {
             "annotations": { annotation::RESTART_ON_CHANGE_SEEN: text } } });
         let request = subject.request().patch(&subject.name, &merged(), &Patch::Merge(&body));
         self.ask::<IgnoredAny>(&doing, request).await.map(drop)
-    }
-
-    /// Creates a rollout. An existing rollout of the same name is not an error.
-    ///
-    /// # Errors
-    /// As any call.
-    pub(crate) async fn create_rollout(&self, rollout: &InPlaceRollout) -> Result<(), Error> {
-        let (namespace, name) = (rollout.namespace().unwrap_or_default(), rollout.name_any());
-        let doing = format!("creating InPlaceRollout {namespace}/{name}");
-        let body = serde_json::to_vec(rollout)
-            .map_err(|error| Error::own(&doing, Class::Final, format!("it has no JSON form: {error}")))?;
-        let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
-        let request = Request::new(InPlaceRollout::url_path(&(), Some(&namespace)));
-        match self.ask::<IgnoredAny>(&doing, request.create(&params, body)).await {
-            Err(error) if error.class() == Class::Refused => Ok(()),
-            made => made.map(drop),
-        }
     }
 }

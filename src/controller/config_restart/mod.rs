@@ -25,6 +25,7 @@ use crate::config_restart::{self, Change, Content, Malformed, Reference, Source,
 use crate::controller::Common;
 use crate::controller::config_restart::cache::{Subject, Subjects, Watched};
 use crate::controller::events::Events;
+use crate::controller::new_rollout::ROLLOUT_TTL_SECONDS;
 use crate::podtask::start_first;
 use crate::podtask::write::Event;
 use crate::process::clock;
@@ -37,8 +38,6 @@ const TICK: Duration = Duration::from_secs(1);
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pods that are patched at the same time.
 const AT_ONCE: usize = 8;
-/// A finished rollout is kept for one day, so that users can find out what happened.
-const ROLLOUT_TTL_SECONDS: i32 = 86_400;
 /// The rollout's name starts with at most this many bytes of the workload's name.
 const STEM: usize = 60;
 

@@ -5,7 +5,9 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +18,7 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::status::Status;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::{Cached, Store};
-use crate::cluster::trim::{Trim, Trimmed, meta_of, readable};
+use crate::cluster::trim::{Trim, Trimmed, key, meta_of, readable};
 use crate::group_restart::{Earlier, GroupPod, NAME_PART};
 
 /// The limit for the cached objects of one kind in a namespace, in bytes.
@@ -32,18 +34,54 @@ pub(super) struct GroupKey {
 /// The pods of all groups, and the rollouts that were created for them.
 #[derive(Debug)]
 pub(super) struct Groups {
-    pods: Store<Trimmed<Labelled<Pod, GroupPod>>>,
-    rollouts: Store<Trimmed<Labelled<InPlaceRollout, Earlier>>>,
+    pods: Store<Trimmed<Labelled<GroupPod>>>,
+    rollouts: Store<Trimmed<Labelled<Earlier>>>,
 }
 
 /// The cached part of an object with the label.
 #[derive(Clone, Debug)]
-struct Labelled<K, V> {
+struct Labelled<V> {
     group: String,
     /// `None` for one that does not count.
     value: Option<V>,
     bytes: usize,
-    kind: std::marker::PhantomData<K>,
+}
+
+/// What is read from an object with the label.
+trait Read: Clone + std::fmt::Debug + PartialEq + Send + Sync + Sized + 'static {
+    type Kind: Resource<DynamicType = ()>;
+    type Source: DeserializeOwned;
+
+    /// Splits an object into its metadata, the value if it counts, and the size of the value in bytes.
+    fn read(source: Self::Source) -> (ObjectMeta, Option<Self>, usize);
+}
+
+impl<V: Read> Trim for Labelled<V> {
+    type Kind = V::Kind;
+    type Source = V::Source;
+
+    fn trim(source: V::Source) -> (ObjectMeta, Self) {
+        let (meta, value, bytes) = V::read(source);
+        let label = meta.labels.as_ref().and_then(|labels| labels.get(annotation::GROUP_RESTART));
+        let group = label.cloned().unwrap_or_default();
+        (meta, Self { group, value, bytes })
+    }
+
+    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
+        vec![key(meta.namespace.as_deref().unwrap_or_default(), &self.group)]
+    }
+
+    fn is_unchanged_since(&self, before: &Self) -> bool {
+        (&self.group, &self.value) == (&before.group, &before.value)
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn most_bytes() -> Option<usize> {
+        Some(MAX_BYTES_OF_NAMESPACE)
+    }
 }
 
 impl Groups {
@@ -98,14 +136,6 @@ fn store<T: Cached>(server: &Server, what: &str, stop: &CancellationToken) -> St
     Store::watch(server.clone(), selection, stop.clone())
 }
 
-fn key(namespace: &str, group: &str) -> String {
-    format!("{namespace}/{group}")
-}
-
-fn label(meta: &ObjectMeta) -> String {
-    meta.labels.as_ref().and_then(|labels| labels.get(annotation::GROUP_RESTART)).cloned().unwrap_or_default()
-}
-
 /// A pod, of which only the metadata and the phase are read.
 #[derive(Deserialize)]
 struct Named {
@@ -121,11 +151,11 @@ struct PodPhase {
     phase: String,
 }
 
-impl Trim for Labelled<Pod, GroupPod> {
+impl Read for GroupPod {
     type Kind = Pod;
     type Source = Named;
 
-    fn trim(source: Named) -> (ObjectMeta, Self) {
+    fn read(source: Named) -> (ObjectMeta, Option<Self>, usize) {
         let meta = source.metadata;
         let text = |key| meta.annotations.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str);
         let (failure, status) = (text(annotation::GROUP_FAILURE), text(annotation::STATUS));
@@ -133,39 +163,22 @@ impl Trim for Labelled<Pod, GroupPod> {
         let bytes = failure.len() + policy.len();
         let status: Option<Status> = serde_json::from_str(status).ok();
         let failure: Option<GroupFailure> = serde_json::from_str(failure).ok();
-        let pod = GroupPod {
+        let pod = Self {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
             failure: failure.filter(|failure| failure.is_open(status.as_ref())),
             policy,
         };
-        let value = (!matches!(source.status.phase.as_str(), "Succeeded" | "Failed")).then_some(pod);
-        let group = label(&meta);
-        (meta, Self { group, value, bytes, kind: std::marker::PhantomData })
-    }
-
-    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
-        vec![key(meta.namespace.as_deref().unwrap_or_default(), &self.group)]
-    }
-
-    fn is_unchanged_since(&self, before: &Self) -> bool {
-        (&self.group, &self.value) == (&before.group, &before.value)
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn most_bytes() -> Option<usize> {
-        Some(MAX_BYTES_OF_NAMESPACE)
+        let runs = !matches!(source.status.phase.as_str(), "Succeeded" | "Failed");
+        (meta, runs.then_some(pod), bytes)
     }
 }
 
-impl Trim for Labelled<InPlaceRollout, Earlier> {
+impl Read for Earlier {
     type Kind = InPlaceRollout;
     type Source = Value;
 
-    fn trim(source: Value) -> (ObjectMeta, Self) {
+    fn read(source: Value) -> (ObjectMeta, Option<Self>, usize) {
         let meta = meta_of(&source);
         let name = meta.name.clone().unwrap_or_default();
         let rollout = readable::<InPlaceRollout>(&meta, source);
@@ -173,24 +186,11 @@ impl Trim for Labelled<InPlaceRollout, Earlier> {
         let is_own = |rollout: &InPlaceRollout| {
             rollout.spec.strategy == Strategy::Together && name.contains(NAME_PART)
         };
-        let value = rollout.filter(is_own).map(|rollout| Earlier {
+        let value = rollout.filter(is_own).map(|rollout| Self {
             name: name.clone(),
             created: meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0),
             has_ended: rollout.status.is_some_and(|status| status.phase.is_terminal()),
         });
-        let group = label(&meta);
-        (meta, Self { group, value, bytes: 0, kind: std::marker::PhantomData })
-    }
-
-    fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
-        vec![key(meta.namespace.as_deref().unwrap_or_default(), &self.group)]
-    }
-
-    fn is_unchanged_since(&self, before: &Self) -> bool {
-        (&self.group, &self.value) == (&before.group, &before.value)
-    }
-
-    fn most_bytes() -> Option<usize> {
-        Some(MAX_BYTES_OF_NAMESPACE)
+        (meta, value, 0)
     }
 }

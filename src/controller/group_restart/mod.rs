@@ -9,18 +9,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::pod_ref::PodRef;
 use crate::cluster::error::{Class, Error};
+use crate::cluster::event;
 use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::events::Events;
 use crate::controller::group_restart::cache::{GroupKey, Groups};
+use crate::controller::new_rollout::ROLLOUT_TTL_SECONDS;
 use crate::group_restart::{Decision, Earlier, GroupPod, Left, Restart, decide};
 use crate::podtask::write::Event;
 use crate::process::clock;
@@ -34,8 +36,6 @@ const UNSEEN: Duration = Duration::from_secs(60);
 const RETRY_REFUSED: Duration = Duration::from_secs(60);
 /// How long the rollouts that this process has created are remembered: the longest window of a policy.
 const KEPT: Duration = Duration::from_secs(86_400);
-/// A finished rollout is kept for one day, so that users can find out what happened.
-const ROLLOUT_TTL_SECONDS: i32 = 86_400;
 
 /// A rollout that this process has created.
 #[derive(Debug)]
@@ -107,8 +107,9 @@ impl Controller {
 
     async fn reconcile_group(&mut self, group: &GroupKey) -> Result<(), Error> {
         let earlier = self.earlier(group);
-        if earlier.iter().any(|one| !one.has_ended) {
-            if earlier.iter().any(|one| !one.has_ended && self.is_unseen(group, &one.name)) {
+        let open: Vec<_> = earlier.iter().filter(|one| !one.has_ended).collect();
+        if !open.is_empty() {
+            if open.iter().any(|one| self.is_unseen(group, &one.name)) {
                 self.again.insert(group.clone(), Instant::now() + RETRY);
             }
             return Ok(());
@@ -193,14 +194,8 @@ impl Controller {
         message: String,
         warning: bool,
     ) -> bool {
-        let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            namespace: Some(group.namespace.clone()),
-            name: Some(pod.to_owned()),
-            uid: Some(uid.to_owned()),
-            ..ObjectReference::default()
-        };
+        let (namespace, name, uid) = (group.namespace.clone(), pod.to_owned(), uid.to_owned());
+        let about = event::pod(&PodRef { namespace, name, uid });
         self.events.report(about, &Event { reason, message, warning }).await
     }
 }

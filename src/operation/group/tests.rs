@@ -37,6 +37,16 @@ fn held(bench: &mut Bench) -> Timestamp {
     panic!("it never waits: {:?}", bench.log);
 }
 
+/// A pod whose `app` has stopped, and waits at the barrier.
+fn at_barrier(kubelet: Kubelet) -> Bench {
+    let mut bench = bench("restart app", true);
+    bench.kubelet = kubelet;
+    held(&mut bench);
+    bench.snapshot.group = STOP;
+    held(&mut bench);
+    bench
+}
+
 fn membership(bench: &Bench) -> &GroupMembership {
     bench.operation.group.as_ref().unwrap()
 }
@@ -62,11 +72,7 @@ fn a_pod_is_prepared_then_stopped_then_started_each_when_the_group_is() {
 /// The kubelet creates what has ended at once, under the next name if that is free.
 #[test]
 fn a_prompt_kubelet_starts_nothing_that_waits_at_the_barrier() {
-    let mut bench = bench("restart app", true);
-    bench.kubelet = Kubelet::Prompt;
-    held(&mut bench);
-    bench.snapshot.group = STOP;
-    held(&mut bench);
+    let mut bench = at_barrier(Kubelet::Prompt);
     assert_eq!(bench.snapshot.running("app").len(), 0, "{:?}", bench.log);
     bench.snapshot.group = START;
     assert_eq!(bench.obey(), Outcome::Succeeded);
@@ -84,10 +90,7 @@ fn a_kubelet_can_restart_what_ends_while_it_is_prepared() {
 /// The fence of the next attempt but one is lost with the runtime, and none can be made.
 #[test]
 fn what_has_stopped_is_started_without_a_fence() {
-    let mut bench = bench("restart app", true);
-    held(&mut bench);
-    bench.snapshot.group = STOP;
-    held(&mut bench);
+    let mut bench = at_barrier(Kubelet::Watching);
     bench.snapshot.containers.retain(|container| !container.fence);
     bench.snapshot.group = START;
     let outcome = bench.play(|effect, _| match effect {
@@ -100,10 +103,7 @@ fn what_has_stopped_is_started_without_a_fence() {
 /// A process that reserves a name may be killed.
 #[test]
 fn a_fence_that_is_lost_at_the_barrier_is_replaced_by_the_new_container() {
-    let mut bench = bench("restart app", true);
-    held(&mut bench);
-    bench.snapshot.group = STOP;
-    held(&mut bench);
+    let mut bench = at_barrier(Kubelet::Watching);
     bench.snapshot.containers.retain(|container| container.id != "app-fence-3");
     held(&mut bench);
     assert_eq!(bench.log[1..], ["Fence app 3", "Stop app-2", "Create app 3"]);

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::super::api_server::Fault;
-use super::{Fixture, Store, name, open, runs, template};
+use super::{Fixture, Running, Store, name, open, runs, template};
 
 const LIMITS: [&str; 2] = ["500m", "64Mi"];
 
@@ -96,12 +96,18 @@ fn pend(pod: &mut Value, reason: &str) {
         "reason": reason, "message": "not enough cpu", "observedGeneration": generation}));
 }
 
-#[tokio::test]
-async fn pods_are_resized_one_after_the_other_and_stay() {
+/// A workload with limits, whose API server resizes pods, and its controller.
+async fn resized_by_server(replicas: u32) -> (Fixture, Running) {
     let fixture = Fixture::start().await;
     fixture.api.store(|store| store.resizes = true);
-    let _running = fixture.controller();
-    fixture.limited(3).await;
+    let running = fixture.controller();
+    fixture.limited(replicas).await;
+    (fixture, running)
+}
+
+#[tokio::test]
+async fn pods_are_resized_one_after_the_other_and_stay() {
+    let (fixture, _running) = resized_by_server(3).await;
     let before = fixture.names();
     fixture.limit(["1", "128Mi"]);
     for times in 1..=3 {
@@ -137,10 +143,7 @@ async fn pods_are_resized_one_after_the_other_and_stay() {
 
 #[tokio::test]
 async fn what_no_node_can_give_fails_one_pod_and_an_undo_brings_it_back() {
-    let fixture = Fixture::start().await;
-    fixture.api.store(|store| store.resizes = true);
-    let _running = fixture.controller();
-    fixture.limited(2).await;
+    let (fixture, _running) = resized_by_server(2).await;
     let before = fixture.names();
     fixture.limit(["64", "64Mi"]);
     let name = fixture.resized(1, ["64", "64Mi"]).await;
@@ -162,10 +165,7 @@ async fn what_no_node_can_give_fails_one_pod_and_an_undo_brings_it_back() {
 /// Kubernetes 1.33 does not lower a memory limit of a container that is not restarted.
 #[tokio::test]
 async fn what_the_api_server_refuses_fails_the_pod_with_its_words_and_is_not_tried_again() {
-    let fixture = Fixture::start().await;
-    fixture.api.store(|store| store.resizes = true);
-    let _running = fixture.controller();
-    fixture.limited(1).await;
+    let (fixture, _running) = resized_by_server(1).await;
     fixture.limit(["500m", "32Mi"]);
     fixture.condition("UpdateFailed", "memory limits cannot be decreased").await;
     // Whatever happens to the pod.
@@ -179,10 +179,7 @@ async fn what_the_api_server_refuses_fails_the_pod_with_its_words_and_is_not_tri
 /// Another client writes the pod at the same time, or the answer is lost: the resize is made once in the end.
 #[tokio::test]
 async fn a_resize_that_is_disturbed_is_made_in_the_end() {
-    let fixture = Fixture::start().await;
-    fixture.api.store(|store| store.resizes = true);
-    let _running = fixture.controller();
-    fixture.limited(1).await;
+    let (fixture, _running) = resized_by_server(1).await;
     fixture.api.on("PATCH pod/resize").fault(Fault::Answer(503, "later"));
     fixture.api.on("PATCH pod/resize").nth(2).fault(Fault::CutAfterEffect);
     fixture.limit(["1", "64Mi"]);
@@ -209,10 +206,7 @@ async fn without_the_subresource_no_pod_is_touched() {
 /// The controller asks once in five minutes, and the API server is rolled back in between.
 #[tokio::test]
 async fn a_subresource_that_is_gone_fails_the_pod() {
-    let fixture = Fixture::start().await;
-    fixture.api.store(|store| store.resizes = true);
-    let _running = fixture.controller();
-    fixture.limited(1).await;
+    let (fixture, _running) = resized_by_server(1).await;
     fixture.api.on("PATCH pod/resize").first(|store| store.resizes = false);
     fixture.limit(["1", "64Mi"]);
     fixture.condition("UpdateFailed", "could not find the requested resource").await;
