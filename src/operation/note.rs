@@ -45,6 +45,8 @@ pub enum Note {
     Standby(String, standby::Change),
     /// The kubelet has reported the new instance of a container as created and not started.
     ReportedUnstarted(String),
+    /// No fence can be created for a container that has stopped: it is created without one.
+    Unfenced(String),
     /// The kubelet's hash of the changed spec: container, hash.
     Hashed(String, String),
     /// The new instance of a container runs.
@@ -147,6 +149,11 @@ impl Operation {
             Note::ReportedUnstarted(name) => {
                 if let Some(target) = self.target_mut(&name) {
                     target.under_way().reported_unstarted = true;
+                }
+            }
+            Note::Unfenced(name) => {
+                if let Some(target) = self.target_mut(&name) {
+                    target.under_way().unfenced = true;
                 }
             }
             Note::Hashed(name, hash) => {

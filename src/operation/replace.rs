@@ -144,21 +144,20 @@ pub(super) fn make<'a>(
     let own = snapshot.fences(name).find(|fence| is_kept && fence.attempt == replacement.attempt);
     // Not before the stop: without this program a kubelet could not restart the container, which still runs.
     let lacks_own = is_kept && own.is_none() && !target.touched && group::may_stop(operation, snapshot);
-    let given_up = failed(Verb::Fence);
-    // What has stopped is better started without a fence than not at all.
-    let may_do_without = target.touched && given_up.is_some();
-    if (!fenced || lacks_own) && !may_do_without {
-        if let Some(message) = given_up {
-            return Progress::Failed(Failure::TestCreation { container: container(), message });
-        }
-        return do_(Effect::Fence {
-            container: container(),
-            source: source.clone(),
-            attempt: if fenced { replacement.attempt } else { guarded },
-            image,
-            test_create: !fenced && !target.touched,
-            by_process: false,
-        });
+    if (!fenced || lacks_own) && !replacement.unfenced {
+        return match failed(Verb::Fence) {
+            // What has stopped is better started without a fence than not at all.
+            Some(_) if target.touched => Progress::Next(Next::Note(Note::Unfenced(container()))),
+            Some(message) => Progress::Failed(Failure::TestCreation { container: container(), message }),
+            None => do_(Effect::Fence {
+                container: container(),
+                source: source.clone(),
+                attempt: if fenced { replacement.attempt } else { guarded },
+                image,
+                test_create: !fenced && !target.touched,
+                by_process: false,
+            }),
+        };
     }
     // A holder whose process never began or has ended still reserves the name, but a kubelet collects it.
     let idle = |fence: &&Container| fence.holder && fence.state != State::Running;

@@ -20,6 +20,10 @@ pub struct Replacement {
     /// also works without a fence.
     #[serde(default)]
     pub fence_tried: bool,
+    /// True once no fence could be created after the stop: the container is created without one. It is a state of its own,
+    /// because the last failure is that of another effect later.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfenced: bool,
     /// When the pod's spec was changed for this replacement.
     #[serde(default)]
     pub respec_at: Option<Timestamp>,
@@ -46,6 +50,7 @@ impl Replacement {
             pre_stop_at: None,
             refused_starts: 0,
             fence_tried: false,
+            unfenced: false,
             respec_at: None,
             unanswered: 0,
             cut_shorts: 0,

@@ -40,6 +40,21 @@ fn a_fence_that_cannot_be_removed_does_not_end_the_way_back() {
     }
 }
 
+/// The previous image was removed from the node: neither a fence nor the container can be created from it.
+#[test]
+fn a_way_back_without_its_image_ends() {
+    let mut bench = bench(SWAP);
+    bench.dies = Some(("sha:v2", 100));
+    let outcome = bench.play(|effect, _| match effect {
+        Effect::Fence { attempt: 5, .. } | Effect::Create { attempt: 4, .. } => Answer::No(Class::Gone),
+        _ => Answer::Obey,
+    });
+    let Outcome::Failed { failure: Failure::Exited { .. }, then: Some(then), touched: true } = outcome else {
+        panic!("{outcome:?}");
+    };
+    assert!(matches!(then, Failure::Create { .. }), "{then:?}: {:?}", bench.log);
+}
+
 #[test]
 fn a_fence_in_the_making_is_waited_for() {
     let mut bench = Bench::new("restart app", pod(Owner::Nobody));
