@@ -26,6 +26,7 @@ use crate::cri::error::Error;
 use crate::node::drive::{ControlHandle, Observer, OperationEvent};
 use crate::node::journal::{Entry, JournalError};
 use crate::node::permit::{Permit, Permits};
+use crate::node::slot::Slots;
 use crate::node::{self, Node, sweep};
 use crate::operation::outcome::Withdrawal;
 use crate::operation::preflight::Refusal;
@@ -50,6 +51,8 @@ pub(super) struct Dispatcher<B> {
     metrics: Metrics,
     /// Limits how many operations change containers at once.
     permits: Permits,
+    /// Limits how many of them create, start and remove containers at the same moment.
+    slots: Slots,
     stop: CancellationToken,
     work: HashMap<Key, Work>,
     tasks: JoinSet<(Key, Ended)>,
@@ -105,6 +108,7 @@ impl<B: StatusSink> Dispatcher<B> {
             sink,
             metrics,
             permits: Permits::new(max_operations),
+            slots: Slots::of_node(),
             stop,
             work: HashMap::new(),
             tasks: JoinSet::new(),
@@ -373,9 +377,9 @@ impl<B: StatusSink> Dispatcher<B> {
         });
     }
 
-    /// The node for one operation, with its permit.
+    /// The node for one operation, with its permit and its slot.
     fn node_with(&self, permit: Permit) -> Node {
-        Node { permit, ..self.node.clone() }
+        Node { permit, slot: self.slots.slot(), ..self.node.clone() }
     }
 
     fn begin<F, W>(&mut self, key: Key, begun: Begin, node: Node, work: F)

@@ -3,6 +3,7 @@
 //! Decides nothing itself: `operation::next` chooses every action. This module adds waiting, the order of journal
 //! writes, and the handling of a process shutdown in the middle of an operation.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::status::Status;
-use crate::cluster::groups::GroupRestarts;
 use crate::cluster::slices::PodSlices;
 use crate::failure::Class;
 use crate::node::Node;
+use crate::node::changes::Changes;
+use crate::node::concurrency;
 use crate::node::execute::EffectExecutor;
 use crate::node::fences::{self, StandbyJournal};
 use crate::node::hook::HookSession;
@@ -95,7 +97,7 @@ pub(super) async fn drive(
     let mut hooks = HookSession::new(node, &operation);
     let mut journal = JournalWriter::new(node.journal.clone());
     let (mut control, mut slices, mut reread) = (control, None, Reread::default());
-    let mut groups = node.groups.clone().filter(|_| operation.group.is_some());
+    let mut changes = Changes::of(node, &operation);
     let mut backoff = BACKOFF;
     let mut watch = clock::Watch::begin();
     let mut lost = operation.unsupervised.then(LostTime::begin);
@@ -124,8 +126,8 @@ pub(super) async fn drive(
                 if control.shutdown.is_cancelled() {
                     return None;
                 }
-                release_permit(node, &operation);
-                rest(&mut control, &mut hooks, &mut journal, &mut groups, backoff.pause()).await;
+                concurrency::while_waiting(node, &operation);
+                rest(&mut control, &mut hooks, &mut journal, pending(), backoff.pause()).await;
                 continue;
             }
         };
@@ -151,17 +153,21 @@ pub(super) async fn drive(
             return None;
         }
         match next {
-            Next::Do(effect) if !has_permit(node, &operation, &effect) => {
+            Next::Do(effect) if !concurrency::has_permit(node, &operation, &effect) => {
                 observer(OperationEvent::Progress("waiting for another operation on this node to end"));
-                let mut end = clock::until(operation.forward_until());
-                // The fence keeps the kubelet from starting a container that ends meanwhile.
-                if operation.is_fenced_ahead() {
-                    end = end.min(MAX_PAUSE);
-                }
                 tokio::select! {
                     () = node.permit.acquire() => {}
                     () = reported(&mut control) => {}
-                    () = sleep(end) => {}
+                    () = sleep(longest_wait(&operation)) => {}
+                }
+            }
+            Next::Do(effect) if !concurrency::has_slot(node, &operation, &effect) => {
+                observer(OperationEvent::Progress("waiting for another operation on this node"));
+                let is_ending = control.shutdown.is_cancelled();
+                tokio::select! {
+                    () = node.slot.acquire(concurrency::urgency(&operation)) => {}
+                    () = reported(&mut control), if !is_ending => {}
+                    () = sleep(longest_wait(&operation)) => {}
                 }
             }
             Next::Do(effect) => {
@@ -173,9 +179,10 @@ pub(super) async fn drive(
                 if operation.last_failure.is_some() {
                     observer(OperationEvent::Progress(&waiting.on));
                 }
-                release_permit(node, &operation);
+                concurrency::while_waiting(node, &operation);
                 let pause = clock::until(waiting.until).min(MAX_PAUSE);
-                rest(&mut control, &mut hooks, &mut journal, &mut groups, pause).await;
+                let change = changes.next(snapshot.declared.as_ref());
+                rest(&mut control, &mut hooks, &mut journal, change, pause).await;
             }
             Next::Done(outcome) => break outcome,
             Next::Note(_) => {}
@@ -263,25 +270,6 @@ pub(super) async fn persist(
         tracing::info!(%pod, "the end of the operation was written to the journal");
     } else {
         tracing::error!(%pod, "the process exits while the operation is still open in the journal");
-    }
-}
-
-/// Whether `effect` may be carried out now. An effect that touches a healthy container needs a permit; an effect
-/// that brings a container up needs none.
-fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
-    let touches = !matches!(effect.verb(), Verb::Pull | Verb::Gate | Verb::Remove);
-    let free = operation.touched() || operation.rollback_cause.is_some() || operation.ending.is_some();
-    free || !touches || node.permit.is_held()
-}
-
-/// Returns the permit while no container is touched, and while the operation waits for a hook or for the other pods of a
-/// group. The permit is
-/// retained while a fence runs: nothing else would manage the pod during the wait for another permit.
-fn release_permit(node: &Node, operation: &Operation) {
-    let waits_for_group = operation.group.as_ref().is_some_and(|group| group.stopped_at.is_some());
-    let waits = waits_for_group || operation.awaited_hook().is_some();
-    if (!operation.touched() && !operation.is_fenced_ahead()) || waits {
-        node.permit.give_back();
     }
 }
 
@@ -451,10 +439,7 @@ async fn act(
         }
         tracing::error!(pod = %operation.pod, %error, "the journal cannot be written: continuing without it");
     }
-    // The API server may be slow; do not hold the permit meanwhile.
-    if effect.verb() == Verb::Gate {
-        release_permit(node, operation);
-    }
+    concurrency::before(node, operation, effect);
     let limit = time_limits::effect(operation, effect);
     let started = Instant::now();
     let progress = |line: String| observer(OperationEvent::Progress(&line));
@@ -499,6 +484,7 @@ async fn act(
     }
     shift_times(watch, operation);
     operation.record(effect, result, clock::now());
+    concurrency::after(node, operation, effect);
     // The time of this effect cannot be observed later, and other times are counted from it.
     if matches!(effect.verb(), Verb::Gate | Verb::Respec) {
         entry.open = Some(operation.clone());
@@ -525,6 +511,13 @@ async fn outdated(
     Some(EffectError { class: Class::Unavailable, message })
 }
 
+/// How long the operation may wait for other operations before it observes its pod again.
+fn longest_wait(operation: &Operation) -> Duration {
+    let end = clock::until(operation.forward_until());
+    // The fence keeps the kubelet from starting a container that ends meanwhile.
+    if operation.is_fenced_ahead() { end.min(MAX_PAUSE) } else { end }
+}
+
 /// Whether a process that shuts down may leave the operation now. Not while a container is down or being stopped
 /// because of the operation, and not during cleanup, which is short.
 fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
@@ -535,24 +528,18 @@ fn may_pause(operation: &Operation, snapshot: &Snapshot, next: &Next) -> bool {
     !cleans_up && !matches!(next, Next::Done(_)) && operation.targets.iter().all(serves)
 }
 
-/// Waits for `pause`, a hook result, a change of a group restart, or the first shutdown or withdrawal signal.
+/// Waits for `pause`, a hook result, a `change` by another program, or the first shutdown or withdrawal signal.
 async fn rest(
     control: &mut ControlHandle,
     hooks: &mut HookSession,
     journal: &mut JournalWriter,
-    groups: &mut Option<GroupRestarts>,
+    change: impl Future<Output = ()>,
     pause: Duration,
 ) {
     let ending = control.shutdown.is_cancelled();
-    let group_changed = async {
-        match groups {
-            Some(groups) => groups.changed().await,
-            None => std::future::pending().await,
-        }
-    };
     tokio::select! {
         () = sleep(pause) => {}
-        () = group_changed => {}
+        () = change => {}
         () = journal.catch_up() => {}
         () = hooks.updates() => {}
         () = reported(control), if !ending => {}
@@ -565,7 +552,7 @@ async fn reported(control: &mut ControlHandle) {
     let withdrawn = async {
         if withdrawal.changed().await.is_err() {
             // The sender is gone: no withdrawal can arrive.
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         }
     };
     tokio::select! {

@@ -24,6 +24,7 @@ use crate::node::hook::Hooks;
 use crate::node::journal::{Entry, File, Journal, JournalError, PodLock};
 use crate::node::permit::Permit;
 use crate::node::pulls::Pulls;
+use crate::node::slot::Slot;
 use crate::operation::effect::EffectError;
 use crate::operation::group::GroupMembership;
 use crate::operation::plan::Plan;
@@ -32,6 +33,8 @@ use crate::operation::snapshot::{Origin, Snapshot, State};
 use crate::process::clock;
 
 mod alias;
+mod changes;
+mod concurrency;
 pub mod drive;
 mod execute;
 pub mod failed;
@@ -55,6 +58,7 @@ pub mod pulls;
 mod reread;
 mod set_aside;
 pub mod settings;
+pub mod slot;
 mod standby;
 pub mod sweep;
 mod time_limits;
@@ -70,6 +74,8 @@ pub struct Node {
     pub pulls: Pulls,
     /// The permit of the operation that this value carries out; the default is without a limit.
     pub permit: Permit,
+    /// The slot of the same operation; the default is without a limit.
+    pub slot: Slot,
     /// Bytes that a pull must leave free on the image disk.
     pub image_reserve: u64,
     /// The API server's view of the node's pods, and the way to change them; `None` without an API server.
@@ -156,6 +162,7 @@ impl Node {
             journal,
             pulls,
             permit,
+            slot: Slot::default(),
             image_reserve,
             cluster,
             allow_pull_secrets,

@@ -16,6 +16,8 @@ pub(super) const STAYS_AFTER_START: SignedDuration = SignedDuration::from_millis
 /// the new instance running. A kubelet that queries a registry before each start (imagePullPolicy Always) requests
 /// the reserved name only after the registry has responded.
 const MAX_STAY: SignedDuration = SignedDuration::from_secs(30);
+/// The interval between two observations while the kubelet is expected to report the new instance. A report ends the wait.
+const REPORTED: SignedDuration = SignedDuration::from_millis(500);
 /// The interval between two observations while another program is expected to act.
 pub(super) const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 
@@ -93,7 +95,7 @@ fn held(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timest
         running.iter().find(|instance| operation.made(instance) && !is_reported(snapshot, instance))?;
     let since = unseen.started_at.filter(|since| *since <= now)?;
     let on = format!("waiting for the kubelet to observe {}", target.name);
-    (now < later(since, MAX_STAY)).then(|| Waiting { until: later(now, REQUEUE * 3), on })
+    (now < later(since, MAX_STAY)).then(|| Waiting { until: later(now, REPORTED), on })
 }
 
 /// The same for a kubelet that acts immediately.

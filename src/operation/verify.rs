@@ -23,8 +23,10 @@ const RESTART_SETTLES: SignedDuration = SignedDuration::from_millis(250);
 /// The interval between two observations of a container that must stay up.
 const WATCH: SignedDuration = SignedDuration::from_millis(50);
 
-/// The interval between two observations while a kubelet's report is awaited.
-const WATCH_READY: SignedDuration = SignedDuration::from_millis(100);
+/// The interval between two observations while a kubelet's report is awaited. A report ends the wait.
+const WATCH_READY: SignedDuration = SignedDuration::from_millis(250);
+/// The same while the new instance does not listen: no report shows when it does.
+const WATCH_LISTENERS: SignedDuration = SignedDuration::from_millis(100);
 
 /// Whether the new instances have met the requirements.
 pub(super) enum Verdict {
@@ -153,7 +155,7 @@ fn readiness(
     if now >= until && declared.is_some_and(|declared| declared.current) {
         return Readiness::Late(Failure::NotReady { container: target.name.clone(), seconds });
     }
-    let requeue_at = later(now, WATCH_READY);
+    let requeue_at = later(now, if listens { WATCH_READY } else { WATCH_LISTENERS });
     let until = if now < until { until.min(requeue_at) } else { requeue_at };
     Readiness::Awaited(Waiting { until, on: format!("waiting for {} to become Ready", target.name) })
 }

@@ -29,7 +29,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a container runs before it is stopped again.
 const LIFETIME: Duration = Duration::from_secs(3);
-const SPEC: &str = "{terminationGracePeriodSeconds: 5, containers: [{name: app, image: lab/app:v1}]}";
+pub(crate) const SPEC: &str =
+    "{terminationGracePeriodSeconds: 5, containers: [{name: app, image: lab/app:v1}]}";
 
 /// Runs the part on a private Kubernetes. Returns the figures of the plot.
 pub(crate) fn beside(scale: &Scale, report: &mut Report) -> Figures {
@@ -110,7 +111,7 @@ fn figure(samples: &Samples) -> Figure {
 
 /// Restarts through a request, and waits until the kubelet reports the new instance. Returns the downtime in
 /// milliseconds.
-fn restart(client: &Client, pod: &Pod<'_>, cycle: u32) -> f64 {
+pub(crate) fn restart(client: &Client, pod: &Pod<'_>, cycle: u32) -> f64 {
     let status = pod.ask(&format!("restart app #{cycle}"), Phase::Succeeded);
     let report = &status.containers[0];
     assert_eq!(report.engine, Engine::Recreate);
@@ -119,36 +120,60 @@ fn restart(client: &Client, pod: &Pod<'_>, cycle: u32) -> f64 {
     between(instance(client, &report.from.container_id), instance(client, new))
 }
 
-/// The lower bound: a copy of the same container under a name that the kubelet ignores is created, then stopped
-/// and created again with nothing between the calls.
-fn floor(client: &Client, pod: &Pod<'_>, cycle: u32) -> f64 {
-    block_on(async {
-        let label = Some((annotation::POD_UID, pod.uid.as_str()));
-        let all = client.containers(label).await.unwrap();
+/// Copies of a pod's container under a name that the kubelet ignores, made by bare calls.
+pub(crate) struct Bare<'a> {
+    client: &'a Client,
+    source: Source,
+    sandbox: String,
+    sandbox_config: v1::PodSandboxConfig,
+}
+
+impl<'a> Bare<'a> {
+    /// Reads the container that runs in the pod `uid`.
+    pub(crate) async fn of(client: &'a Client, uid: &str) -> Self {
+        let all = client.containers(Some((annotation::POD_UID, uid))).await.unwrap();
         let running = |container: &&v1::Container| container.state() == v1::ContainerState::ContainerRunning;
         let running = all.iter().find(running).unwrap();
         let answer = client.container(&running.id, true).await.unwrap().unwrap();
         let source = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
-        let sandbox = &running.pod_sandbox_id;
-        let answer = client.sandbox(sandbox, true).await.unwrap().unwrap();
+        let sandbox = running.pod_sandbox_id.clone();
+        let answer = client.sandbox(&sandbox, true).await.unwrap().unwrap();
         let sandbox_config = clone::sandbox_config(&answer.info).unwrap();
-        let make = async |number: u32| {
-            let mut config = source.replacement(number, None, "bench");
-            "bare".clone_into(&mut config.metadata.get_or_insert_default().name);
-            config.labels.insert(annotation::CONTAINER_NAME.to_owned(), "bare".to_owned());
-            config.labels.remove(annotation::OPERATION);
-            config.log_path = format!("{number}.log");
-            let id = client.create(sandbox, config, sandbox_config.clone()).await.unwrap();
-            client.start(&id).await.unwrap();
-            id
-        };
-        let old = make(2 * cycle).await;
-        client.stop(&old, GRACE).await.unwrap();
-        let new = make(2 * cycle + 1).await;
+        Self { client, source, sandbox, sandbox_config }
+    }
+
+    /// Creates and starts copy `number`. Returns its ID.
+    pub(crate) async fn start(&self, number: u32) -> String {
+        let mut config = self.source.replacement(number, None, "bench");
+        "bare".clone_into(&mut config.metadata.get_or_insert_default().name);
+        config.labels.insert(annotation::CONTAINER_NAME.to_owned(), "bare".to_owned());
+        config.labels.remove(annotation::OPERATION);
+        config.log_path = format!("{number}.log");
+        let id = self.client.create(&self.sandbox, config, self.sandbox_config.clone()).await.unwrap();
+        self.client.start(&id).await.unwrap();
+        id
+    }
+
+    pub(crate) async fn stop(&self, id: &str) {
+        self.client.stop(id, GRACE).await.unwrap();
+    }
+
+    pub(crate) async fn remove(&self, id: &str) {
+        self.client.remove(id).await.unwrap();
+    }
+}
+
+/// The lower bound: a copy of the same container is created, then stopped and created again with nothing between the calls.
+fn floor(client: &Client, pod: &Pod<'_>, cycle: u32) -> f64 {
+    block_on(async {
+        let bare = Bare::of(client, &pod.uid).await;
+        let old = bare.start(2 * cycle).await;
+        bare.stop(&old).await;
+        let new = bare.start(2 * cycle + 1).await;
         let instances = [status(client, &old).await, status(client, &new).await];
-        client.stop(&new, GRACE).await.unwrap();
+        bare.stop(&new).await;
         for id in [old, new] {
-            client.remove(&id).await.unwrap();
+            bare.remove(&id).await;
         }
         between(instances[0], instances[1])
     })

@@ -10,6 +10,7 @@
 #[path = "../cluster/agent.rs"]
 #[allow(dead_code, reason = "the tests do more with it")]
 mod agent;
+mod at_once;
 mod beside;
 #[path = "../hermetic/docs/blocks.rs"]
 #[allow(dead_code, reason = "the tests of the pages read more")]
@@ -18,17 +19,18 @@ mod client;
 #[path = "../cluster/cluster.rs"]
 #[allow(dead_code, reason = "the tests do more with it")]
 mod cluster;
-mod crowd;
 mod downtime;
 mod endpoints;
 mod idle;
 #[path = "../cluster/kinds.rs"]
 mod kinds;
+mod many_pods;
 mod parts;
 mod plot;
 #[path = "../cluster/pod.rs"]
 #[allow(dead_code, reason = "the tests observe more")]
 mod pod;
+mod processor;
 mod report;
 mod restart;
 #[path = "../support/mod.rs"]
@@ -53,6 +55,8 @@ use crate::test_node::TestNode;
 /// The parts that need a Kubernetes.
 const BESIDE: char = 'f';
 const DOWNTIME: char = 'h';
+const AT_ONCE: char = 'i';
+const PROCESSOR: char = 'j';
 /// The folder of the plot.
 const IMAGES: &str = "docs/images";
 /// Time limit of all other parts.
@@ -62,7 +66,7 @@ const LONGEST: Duration = Duration::from_secs(45 * 60);
 #[derive(Debug, Parser)]
 struct Args {
     /// Which measurements, like `ab`; all without
-    #[arg(default_value = "abcdefgh")]
+    #[arg(default_value = "abcdefghij")]
     parts: String,
     /// Only shows that the benchmark works
     #[arg(long, env = "BENCH_QUICK", value_parser = FalseyValueParser::new())]
@@ -73,6 +77,9 @@ struct Args {
     /// Megabytes of the large image
     #[arg(long, env = "BENCH_IMAGE_MB")]
     image_mb: Option<u32>,
+    /// How often the pods of part I are restarted in each way
+    #[arg(long, env = "BENCH_ROUNDS")]
+    rounds: Option<usize>,
     /// The binary whose rest is measured; the one of this build without
     #[arg(long, env = "BENCH_AGENT", default_value = env!("CARGO_BIN_EXE_inplace"))]
     agent: PathBuf,
@@ -98,6 +105,10 @@ struct Scale {
     /// Operations of each way of part H on the pod's address, and the requests during all of them.
     operations: usize,
     requests: usize,
+    /// Pods of part I, how often they are restarted in each way, and restarts of part J.
+    at_once: usize,
+    rounds: usize,
+    processor: u32,
 }
 
 impl Scale {
@@ -120,6 +131,9 @@ impl Scale {
                 kubelets,
                 operations: 1,
                 requests: 5_000,
+                at_once: 6,
+                rounds: args.rounds.unwrap_or(1),
+                processor: 3,
             };
         }
         let (minute, rest) = (Duration::from_secs(60), Duration::from_secs(60));
@@ -138,6 +152,9 @@ impl Scale {
             kubelets,
             operations: 5,
             requests: 100_000,
+            at_once: 40,
+            rounds: args.rounds.unwrap_or(20),
+            processor: 40,
         }
     }
 }
@@ -148,7 +165,7 @@ fn main() -> ExitCode {
     // The same kind of runtime as the program's own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut report = Report::default();
-    let parts = args.parts.replace([BESIDE, DOWNTIME], "");
+    let parts = args.parts.replace([BESIDE, DOWNTIME, AT_ONCE, PROCESSOR], "");
     if !parts.is_empty() {
         runtime.block_on(async {
             let test_node = TestNode::new();
@@ -160,6 +177,12 @@ fn main() -> ExitCode {
     // These parts create their own nodes, so they run after the others.
     let figures = args.parts.contains(BESIDE).then(|| beside::beside(&scale, &mut report));
     let noticed = args.parts.contains(DOWNTIME).then(|| downtime::downtime(&scale, &mut report));
+    if args.parts.contains(AT_ONCE) {
+        at_once::at_once(&scale, &mut report);
+    }
+    if args.parts.contains(PROCESSOR) {
+        processor::processor(&scale, &mut report);
+    }
     let kept = report.conclude();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let images = Path::new(env!("CARGO_MANIFEST_DIR")).join(IMAGES);
@@ -200,7 +223,7 @@ async fn measure(test_node: &TestNode, scale: &Scale, parts: &str, report: &mut 
             'c' => Box::pin(swap::sizes(test_node, scale, report)).await,
             'd' => Box::pin(swap::back(test_node, scale, report)).await,
             'e' => Box::pin(idle::idle(test_node, scale, report)).await,
-            'g' => Box::pin(crowd::idle(scale, report)).await,
+            'g' => Box::pin(many_pods::idle(scale, report)).await,
             other => panic!("there is no measurement {other}"),
         }
     }
