@@ -65,7 +65,7 @@ test: setup kubernetes check release ## all checks and tests: hermetic, fuzzing,
 	cargo test --locked --features faults --lib --bins --test hermetic
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 	cargo test --locked --features faults --test node
-	cargo test --locked --features faults --test cluster
+	@bash tests/lab/cluster-tests.sh
 	@if [ -e "$(UNCHECKED)" ]; then echo "Not exercised by this run:"; cat "$(UNCHECKED)"; fi
 
 reference: ## writes the generated pages of docs/reference

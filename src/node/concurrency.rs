@@ -11,7 +11,7 @@ use crate::operation::state::{Operation, Target};
 
 /// How long a slot is kept during a stop. A process that ends at once lets its operation continue with the same slot; one
 /// that takes its time does not keep the slot from others.
-const SHORT_STOP: Duration = Duration::from_millis(100);
+const SHORT_STOP: Duration = Duration::from_millis(500);
 
 /// Whether `effect` may be carried out now. An effect that touches a healthy container needs a permit; an effect
 /// that brings a container up needs none.
@@ -31,7 +31,7 @@ pub(super) fn has_slot(node: &Node, operation: &Operation, effect: &Effect) -> b
 
 /// How urgently the operation needs a slot.
 pub(super) fn urgency(operation: &Operation) -> Urgency {
-    let is_down = |target: &Target| target.touched && target.reached.is_none();
+    let is_down = |target: &Target| target.stopped_at.is_some() && target.reached.is_none();
     if operation.targets.iter().any(is_down) { Urgency::Down } else { Urgency::Up }
 }
 
@@ -47,11 +47,12 @@ pub(super) fn before(node: &Node, operation: &Operation, effect: &Effect) {
 }
 
 /// Returns what the operation needs no longer after `effect`. It keeps the slot from the fence to the start, so that no
-/// other operation comes between the stop and the start.
+/// other operation comes between the stop and the start. For a barrier, all new containers of the node are created before
+/// the first old one is stopped.
 pub(super) fn after(node: &Node, operation: &Operation, effect: &Effect) {
     let goes_on = match effect.verb() {
-        Verb::Fence | Verb::Stop | Verb::Create => true,
-        Verb::Remove => urgency(operation) == Urgency::Down,
+        Verb::Fence | Verb::Stop => true,
+        Verb::Create | Verb::Remove => urgency(operation) == Urgency::Down,
         _ => false,
     };
     if !goes_on {

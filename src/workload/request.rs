@@ -72,7 +72,8 @@ pub fn order(
     let names = containers.iter().map(|container| container.name.as_str());
     // A pod that is Ready serves, also one between two revisions. One that is not is repaired if a failed task, or the
     // update that is aborted, left it as it is.
-    let repairs = !view.ready && (view.between_revisions || input.aborts);
+    let is_broken = view.between_revisions && !view.is_only_resized(&input.revisions);
+    let repairs = !view.ready && (is_broken || input.aborts);
     start_first::order(input.spec.update.order, view.pod, names, repairs)
 }
 

@@ -53,6 +53,17 @@ impl<'a> PodView<'a> {
         self.revision == revision && !self.between_revisions
     }
 
+    /// True when nothing but the resize of its present task lies between the pod and its own revision: no task has failed on
+    /// it.
+    pub fn is_only_resized(&self, templates: &Templates<'_>) -> bool {
+        let resizes = |task: &&PodTask| task.stage == Stage::Resizing && task.target != self.pod.label;
+        let has_other_image = || self.pod.images.iter().any(|(name, _)| is_off(self.pod, name, templates));
+        self.live().filter(resizes).is_some()
+            && !left_closed(self.pod, templates)
+            && !has_other_image()
+            && !has_other_environment(self.pod, templates)
+    }
+
     /// True when the pod was created before `revision` and updated to it in place.
     pub fn was_updated_to(&self, revision: &str) -> bool {
         let task = self.pod.task.as_ref();
