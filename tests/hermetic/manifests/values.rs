@@ -46,6 +46,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"deleteGuard": {"labelledNamespacesOnly": true}}),
         json!({"networkPolicy": {"enabled": false}}),
         json!({"networkPolicy": {"controlPlane": ["10.0.0.0/28"]}}),
+        json!({"monitoring": {"enabled": true}}),
         json!({"controller": {"replicas": 1}}),
         json!({"controller": {"port": 9999}}),
         json!({"controller": {"extraArgs": ["--log-json"]}}),
