@@ -69,3 +69,45 @@ fn closed_pods(pods: &[Arc<Pod>]) -> i64 {
 pub(in crate::agent) fn register_cache(registry: &mut Registry, pods: &NodePods) {
     registry.register_collector(Box::new(Cache(pods.clone())));
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::annotation;
+
+    /// A pod with a closed gate.
+    fn pod(reason: &str, change: &Value) -> Arc<Pod> {
+        let mut pod = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "1",
+                "creationTimestamp": "2026-11-20T10:00:00Z"},
+            "spec": {"nodeName": "node-1", "readinessGates": [{"conditionType": annotation::GATE}],
+                "containers": [{"name": "app", "image": "app:v1"}]},
+            "status": {"phase": "Running", "conditions": [{"type": annotation::GATE, "status": "False", "reason": reason,
+                "lastTransitionTime": "2026-11-20T10:01:00Z"}]},
+        });
+        json_patch::merge(&mut pod, change);
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn a_pod_counts_while_a_failed_operation_keeps_it_closed() {
+        let (failed, same) = (annotation::GATE_FAILED, json!({}));
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-11-20T10:02:00Z"}});
+        let finished = json!({"status": {"phase": "Failed"}});
+        let open = json!({"status": {"conditions": [{"type": annotation::GATE, "status": "True", "reason": failed,
+            "lastTransitionTime": "2026-11-20T10:01:00Z"}]}});
+        for (reason, change, expected) in [
+            (failed, &same, 1),
+            (annotation::GATE_DRAIN, &same, 0),
+            ("Maintenance", &same, 0),
+            (failed, &deleted, 0),
+            (failed, &finished, 0),
+            (failed, &open, 0),
+        ] {
+            assert_eq!(closed_pods(&[pod(reason, change)]), expected, "{reason} {change}");
+        }
+        assert_eq!(closed_pods(&[pod(failed, &same), pod(failed, &same)]), 2);
+    }
+}

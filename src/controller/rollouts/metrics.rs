@@ -242,6 +242,7 @@ fn phase_seconds(group: &GroupStatus, finished: Option<Timestamp>) -> Vec<(Group
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::annotation;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -261,6 +262,44 @@ mod tests {
         assert_eq!(phase_seconds(&without_barrier, Some(at(10))), [(GroupPhase::Prepare, 5.0), all[2]]);
         let unprepared = GroupStatus { stop_at: None, start_at: None, ..whole };
         assert_eq!(phase_seconds(&unprepared, Some(at(31))), [(GroupPhase::Prepare, 30.0)]);
+    }
+
+    fn rollout(name: &str, label: &str, status: &serde_json::Value) -> Rollout {
+        let object = serde_json::json!({
+            "apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+            "metadata": {"name": name, "labels": {label: "train"}},
+            "spec": {"target": {}, "containers": [{"name": "app"}]}, "status": status,
+        });
+        Rollout::read(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn only_a_rollout_of_the_controller_has_a_failure_as_its_cause() {
+        let cause = |name: &str, label: &str| {
+            let rollout = rollout(name, label, &serde_json::json!({}));
+            format!("{:?}", Cause::of(&rollout))
+        };
+        assert_eq!(cause("train-failed-00", annotation::GROUP_RESTART), "Failure");
+        assert_eq!(cause("train-again", annotation::GROUP_RESTART), "Request");
+        assert_eq!(cause("train-failed-00", "app"), "Request");
+    }
+
+    #[test]
+    fn only_a_rollout_in_progress_is_idle() {
+        let idle = |phase: &str, progressed: Option<i64>| {
+            let progressed = progressed.map(at);
+            let status = serde_json::json!({"phase": phase, "progressedAt": progressed});
+            idle_seconds(&rollout("r", "app", &status), at(100))
+        };
+        for (phase, progressed, expected) in [
+            ("Running", Some(40), 60.0),
+            ("Aborting", Some(40), 60.0),
+            // A rollout that is paused has no time of progress.
+            ("Paused", None, 0.0),
+            ("Failed", Some(40), 0.0),
+        ] {
+            assert!((idle(phase, progressed) - expected).abs() < 1e-9, "{phase}");
+        }
     }
 
     #[test]

@@ -148,3 +148,19 @@ impl Metrics {
         self.writes.get_or_create(&Written { verb, result }).inc();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_is_stalled_while_that_condition_is_true() {
+        let conditions = |kind: &str, status: &str| -> Vec<Condition> {
+            serde_json::from_value(serde_json::json!([{"type": kind, "status": status}])).unwrap()
+        };
+        assert!(is_stalled(&conditions(STALLED, "True")));
+        assert!(!is_stalled(&conditions(STALLED, "False")));
+        assert!(!is_stalled(&conditions("Ready", "True")));
+        assert!(!is_stalled(&[]));
+    }
+}
