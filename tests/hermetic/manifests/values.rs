@@ -123,3 +123,16 @@ fn leaves(value: &Value) -> Vec<String> {
     };
     map.iter().flat_map(below).collect()
 }
+
+/// A Prometheus selects these objects by labels.
+#[test]
+fn labels_for_a_prometheus_reach_every_object_that_it_selects() {
+    let with = |labels: Value| chart(&json!({"monitoring": {"enabled": true, "labels": labels}}));
+    let (plain, labelled) = (with(json!({})), with(json!({"release": "mine"})));
+    let changed: Vec<_> = labelled.iter().filter(|(key, object)| plain[*key] != **object).collect();
+    let kinds: Vec<_> = changed.iter().map(|((kind, ..), _)| kind.as_str()).collect();
+    assert_eq!(kinds, ["ConfigMap", "PodMonitor", "PodMonitor", "PrometheusRule"]);
+    for (key, object) in changed {
+        assert_eq!(object["metadata"]["labels"]["release"], "mine", "{key:?}");
+    }
+}
