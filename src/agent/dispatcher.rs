@@ -285,6 +285,7 @@ impl<B: StatusSink> Dispatcher<B> {
             }
         }
         self.metrics.waiting.set(count(self.waiting.len()));
+        self.metrics.oldest.set(self.waiting.values().map(|waiting| waiting.since).min());
     }
 
     /// Drops the waiting requests that no annotation holds any more.

@@ -1,6 +1,6 @@
 //! Metrics of the agent about operations, the runtime and files. Labels are bounded: no pod names.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
@@ -10,6 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use tokio::time::Instant;
 
 use crate::api::status::Status;
 use crate::cri::client::Observer;
@@ -53,6 +54,8 @@ pub(super) struct Metrics {
     pub(super) open: Gauge,
     /// The number of requests that have not started yet.
     pub(super) waiting: Gauge,
+    /// The oldest request that has not started yet.
+    pub(super) oldest: OldestRequest,
     /// Counts fences and half-created containers that were found without an operation and removed.
     pub(super) swept: Counter,
     /// The number of manifests and journal files that cannot be read.
@@ -71,6 +74,30 @@ impl Collector for OpenPulls {
             "Image pulls of operations in progress, without prefetches",
             None,
             gauge.metric_type(),
+        )?)
+    }
+}
+
+/// Since when the oldest waiting request waits. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OldestRequest(Arc<Mutex<Option<Instant>>>);
+
+impl OldestRequest {
+    /// Sets it; `None` if no request waits.
+    pub(super) fn set(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+}
+
+impl Collector for OldestRequest {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let age = ConstGauge::new(since.map_or(0.0, |since| since.elapsed().as_secs_f64()));
+        age.encode(encoder.encode_descriptor(
+            "oldest_waiting_request_seconds",
+            "Time since this agent first saw the oldest request that waits; 0 if none waits",
+            None,
+            age.metric_type(),
         )?)
     }
 }
@@ -97,10 +124,12 @@ impl Metrics {
             calls: Family::new_with_constructor(seconds),
             open: Gauge::default(),
             waiting: Gauge::default(),
+            oldest: OldestRequest::default(),
             swept: Counter::default(),
             unreadable: Gauge::default(),
         };
-        let Self { operations, downtime, steps, calls, open, waiting, swept, unreadable } = metrics.clone();
+        let Self { operations, downtime, steps, calls, open, waiting, oldest, swept, unreadable } =
+            metrics.clone();
         registry.register(
             "operations",
             "Containers of requests that have ended, by action, engine, outcome and reason",
@@ -130,6 +159,7 @@ impl Metrics {
             "Requests that wait for a permit or for an earlier request on their pod",
             waiting,
         );
+        registry.register_collector(Box::new(oldest));
         registry.register(
             "fences_swept",
             "Orphans that a sweep removed: fences, standbys, and containers that were never started",

@@ -36,6 +36,7 @@ use crate::node::hook::{Hooks, LeftoverHookRuns, TemplateCache, Templates};
 use crate::node::lock::{LockError, NodeLock};
 use crate::node::settings::NodeArgs;
 use crate::node::{Node, journal::JournalError};
+use crate::process::metrics::register_release;
 use crate::process::{admin, shutdown};
 
 mod announce;
@@ -148,6 +149,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let endpoint = settings.endpoint()?;
     let Some(_lock) = lock(endpoint.path().as_ref(), &stop).await? else { return Ok(()) };
     let mut registry = Registry::with_prefix("inplace");
+    register_release(&mut registry);
     let metrics = Metrics::new(&mut registry);
     let runtime = Client::new(&endpoint, Some(metrics.observer()));
     let node =
@@ -164,7 +166,11 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
             .map_err(io(format!("--pods-dir {}", folder.display())))?;
         tracing::info!(endpoint = endpoint.path(), pods_dir = %folder.display(), "agent started");
         let executor = Executor::new(hooks.settings("this agent", Some(context.runtime.clone()), None));
-        let node = node.with_hooks(Hooks { executor, templates: Templates::Files(template_cache) });
+        let node = node.with_hooks(Hooks {
+            executor,
+            templates: Templates::Files(template_cache),
+            metrics: HookMetrics::default(),
+        });
         return context.serve(node, metrics, registry, results, requests, None).await;
     }
     let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
@@ -184,11 +190,15 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let hook_parts = (server.clone(), executor.clone(), runs.clone());
     let leftover_runs = LeftoverHookRuns::of(&node.journal).await.delete(server.clone(), runs.clone());
     let (runner, stop) =
-        (runner(hook_parts, pods.clone(), hook_metrics, context.stop.clone()), context.stop.clone());
+        (runner(hook_parts, pods.clone(), hook_metrics.clone(), context.stop.clone()), context.stop.clone());
     let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));
     let node = node
         .with_cluster(pods.clone(), groups.clone(), Holder::new(cluster.holder), cluster.allow_pull_secrets)
-        .with_hooks(Hooks { executor, templates: Templates::Cluster { server, runs } });
+        .with_hooks(Hooks {
+            executor,
+            templates: Templates::Cluster { server, runs },
+            metrics: hook_metrics.clone(),
+        });
     let prefetches = Prefetches::new(pods.clone(), node.clone(), &mut registry).run(stop.clone());
     let failures = Failures::new(pods.clone(), node.clone()).run(stop.clone());
     context.background = async move {

@@ -13,6 +13,7 @@ mod group_restart;
 mod hook_runs;
 mod new_rollout;
 mod nodes;
+mod observed;
 mod pods;
 mod queue;
 mod reconciler;
@@ -39,6 +40,7 @@ use crate::controller::nodes::NodeCache;
 use crate::hook::executor::Executor;
 use crate::hook::runner;
 use crate::hook::settings::HookArgs;
+use crate::process::metrics::register_release;
 use crate::process::{admin, random, shutdown};
 
 /// The Lease of the leader election.
@@ -136,6 +138,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         .webhook_listen
         .map(|_| Webhooks::new(&webhook_args, server.clone(), &namespace, Terms::default()));
     let mut registry = Registry::with_prefix("inplace");
+    register_release(&mut registry);
     let leads = Gauge::<i64>::default();
     registry.register("leader", "1 while this process is the leader, 0 while it is not", leads.clone());
     if let Some(webhooks) = &webhooks {

@@ -24,6 +24,7 @@ use crate::cluster::server::Server;
 use crate::hook::executor::Executor;
 use crate::hook::place::{HookPod, Place};
 use crate::hook::program::Program;
+use crate::hook::runner::Metrics;
 use crate::node::Node;
 use crate::node::hook::mirror::Mirror;
 use crate::node::hook::restore::restore;
@@ -47,6 +48,8 @@ pub struct Hooks {
     pub executor: Executor,
     /// The source of hook templates.
     pub templates: Templates,
+    /// Records how long the hooks take.
+    pub metrics: Metrics,
 }
 
 /// The source of hook templates.
@@ -258,6 +261,7 @@ async fn run(hooks: Hooks, hook: Hook, place: Place, reported: watch::Sender<Hoo
         status = hooks.executor.run(&spec, hook.status, &place, report) => status,
         status = by_hand(&hooks.templates, &spec, &place.namespace, &hook.run, &reported) => status,
     };
+    hooks.metrics.ended(&ended, clock::now());
     reported.send_replace(ended);
 }
 

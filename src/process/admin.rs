@@ -16,12 +16,15 @@ use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::process::metrics as process_metrics;
 
 /// Maximum number of concurrent connections: a few probes and scrapes.
 const MAX_CONNECTIONS: usize = 64;
@@ -37,6 +40,7 @@ pub type Readiness = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Stri
 struct Reported {
     ready: Readiness,
     metrics: Arc<Registry>,
+    process: Arc<Registry>,
 }
 
 /// The routes, without a socket.
@@ -45,7 +49,7 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(self::metrics))
-        .with_state(Reported { ready, metrics })
+        .with_state(Reported { ready, metrics, process: process_metrics::registry() })
 }
 
 /// Serves the routes on `address` until `stop` is cancelled.
@@ -90,11 +94,13 @@ async fn readyz(State(reported): State<Reported>) -> Response {
 }
 
 async fn metrics(State(reported): State<Reported>) -> Response {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &reported.metrics) {
+    let mut body = String::new();
+    let encoded = text::encode_registry(&mut body, &reported.process)
+        .and_then(|()| text::encode(&mut body, &reported.metrics));
+    match encoded {
         Ok(()) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], text).into_response()
+            ([(header::CONTENT_TYPE, kind)], body).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }

@@ -11,6 +11,7 @@ pub mod fault;
 pub mod file;
 pub mod hold;
 pub mod log;
+pub mod metrics;
 pub mod panics;
 pub mod random;
 pub mod shutdown;

@@ -29,6 +29,8 @@ pub struct Rollout {
     pub deleting: bool,
     /// True when it has the label with which agents watch group restarts.
     pub is_labelled: bool,
+    /// True when it has the label of a group whose failures restart it.
+    pub is_of_group: bool,
     /// The spec as the user wrote it.
     pub spec: InPlaceRolloutSpec,
     /// The last status.
@@ -41,6 +43,8 @@ impl Rollout {
         let meta = object.metadata;
         let label = meta.labels.as_ref().and_then(|labels| labels.get(annotation::TOGETHER));
         let is_labelled = label.is_some_and(|label| label == "true");
+        let is_of_group =
+            meta.labels.as_ref().is_some_and(|labels| labels.contains_key(annotation::GROUP_RESTART));
         Self {
             namespace: meta.namespace.unwrap_or_default(),
             name: meta.name.unwrap_or_default(),
@@ -50,6 +54,7 @@ impl Rollout {
             generation: meta.generation.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
             is_labelled,
+            is_of_group,
             spec: object.spec,
             before: object.status.unwrap_or_default(),
         }

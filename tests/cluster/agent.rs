@@ -185,6 +185,11 @@ impl Agent {
         fs::read_to_string(&self.log).unwrap()
     }
 
+    /// The port of `/metrics`, on loopback.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.pid.as_raw().try_into().unwrap()
     }

@@ -31,6 +31,7 @@ mod instances;
 mod kinds;
 mod lifecycle;
 mod load;
+mod monitoring;
 mod new_instance;
 mod ongoing;
 mod orphaned_fence;

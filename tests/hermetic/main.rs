@@ -21,6 +21,7 @@ mod kube_script;
 mod lessons;
 mod manifests;
 mod model;
+mod monitoring;
 mod parts;
 mod policy;
 mod reference;

@@ -33,6 +33,7 @@ etcd-server                 etcd
 kubernetes-client           kubectl
 openssl                     openssl
 prometheus                  prometheus
+prometheus                  promtool
 golang-go                   go
 golang-github-masterminds-sprig-dev /usr/share/gocode/src/github.com/Masterminds/sprig
 golang-gopkg-yaml.v3-dev    /usr/share/gocode/src/gopkg.in/yaml.v3

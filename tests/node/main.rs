@@ -7,6 +7,7 @@ mod agent_crash;
 mod agent_lifecycle;
 mod agent_order;
 mod agent_process;
+mod alerts;
 mod bad_input;
 mod bad_manifest;
 mod blackhole;

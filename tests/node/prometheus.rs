@@ -1,11 +1,5 @@
 //! The provider `prometheus` against a real Prometheus.
 
-use std::{
-    fs::{self, File},
-    net::TcpListener,
-    process::{Child, Command, Stdio},
-};
-
 use inplace::{
     api::hook_run::{HookPhase, Measurement},
     hook::place::Place,
@@ -13,66 +7,34 @@ use inplace::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{hook::measure, support::wait::eventually};
+use crate::{hook::measure, support::prometheus::Prometheus};
 
-/// A Prometheus that monitors itself; killed on drop.
-struct Prometheus {
-    child: Child,
-    port: u16,
-    folder: TempDir,
+/// A Prometheus that monitors itself.
+struct Monitored {
+    prometheus: Prometheus,
+    _folder: TempDir,
 }
 
-impl Prometheus {
+impl Monitored {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let config = format!(
-            "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
-             scrape_configs: [{{job_name: self, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]\n"
-        );
-        fs::write(folder.path().join("config.yaml"), config).unwrap();
-        let log = File::create(folder.path().join("log")).unwrap();
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", folder.path().join("config.yaml").display()))
-            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap_or_else(|error| panic!("prometheus: {error}; run: make setup"));
-        let mut prometheus = Self { child, port, folder };
-        eventually("a Prometheus that answers", || {
-            assert!(prometheus.child.try_wait().unwrap().is_none(), "{}", prometheus.log());
-            (prometheus.ask("vector(1)", &json!({})).0 == HookPhase::Successful).then_some(())
-        });
-        prometheus
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap()
+        let config = "global: {scrape_interval: 1s, scrape_timeout: 1s}\n\
+                      scrape_configs: [{job_name: self, static_configs: [{targets: ['127.0.0.1:@PORT']}]}]\n";
+        Self { prometheus: Prometheus::start(folder.path(), config), _folder: folder }
     }
 
     fn ask(&self, query: &str, more: &Value) -> (HookPhase, Measurement) {
         let provider = json!({"prometheus": {"address": "http://127.0.0.1:{{ args.PORT }}", "query": query}});
         let mut metric = json!({"provider": provider});
         metric.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let args =
-            json!([{"name": "PORT", "value": self.port.to_string()}, {"name": "job", "value": "self"}]);
+        let args = json!([{"name": "PORT", "value": self.prometheus.port.to_string()}, {"name": "job", "value": "self"}]);
         measure("/run/none/none.sock", &Place::default(), &metric, &args)
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
 #[test]
 fn a_real_prometheus_is_asked_and_judged() {
-    let prometheus = Prometheus::start();
+    let prometheus = Monitored::start();
     let b = r#"label_replace(vector(0.25), "pod", "b", "", "")"#;
     let a = r#"label_replace(vector(1234567), "pod", "a", "", "")"#;
     for (query, condition, phase, value) in [
@@ -108,7 +70,7 @@ fn a_real_prometheus_is_asked_and_judged() {
 
 #[test]
 fn what_a_real_prometheus_cannot_answer_is_an_error_with_its_words() {
-    let prometheus = Prometheus::start();
+    let prometheus = Monitored::start();
     for (query, why) in [
         ("up{", "Prometheus cannot answer the query: invalid parameter \"query\""),
         ("no_such_function(1)", "unknown function"),

@@ -9,6 +9,7 @@ pub(crate) mod http_server;
 pub(crate) mod lab;
 pub(crate) mod parts;
 pub(crate) mod process;
+pub(crate) mod prometheus;
 pub(crate) mod release;
 pub(crate) mod session_clients;
 pub(crate) mod wait;

@@ -8,3 +8,11 @@ app.kubernetes.io/name: inplace
 app.kubernetes.io/component: controller
 app.kubernetes.io/part-of: inplace
 {{- end -}}
+{{- define "inplace.monitoringLabels" -}}
+app.kubernetes.io/name: inplace
+app.kubernetes.io/component: monitoring
+app.kubernetes.io/part-of: inplace
+{{- with .Values.monitoring.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

@@ -1,5 +1,7 @@
 //! Metrics of the agent about the API server. Labels are bounded: no pod names.
 
+use std::sync::Arc;
+
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
@@ -7,6 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
+use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::failure::Class;
 
@@ -41,7 +44,7 @@ impl Writes {
     }
 }
 
-/// Reports whether the watch of the pods is connected.
+/// Reports whether the watch of the pods is connected, and how many pods a failed operation left closed.
 #[derive(Debug)]
 struct Cache(NodePods);
 
@@ -49,10 +52,62 @@ impl Collector for Cache {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let gauge = ConstGauge::new(i64::from(self.0.is_current()));
         let help = "1 while the watch of this node's pods is connected, 0 while it is not";
-        gauge.encode(encoder.encode_descriptor("watch_connected", help, None, gauge.metric_type())?)
+        gauge.encode(encoder.encode_descriptor("watch_connected", help, None, gauge.metric_type())?)?;
+        let left_closed = ConstGauge::new(closed_pods(&self.0.list()));
+        let help =
+            "Pods of this node whose readiness gate a failed operation left closed: they get no traffic";
+        left_closed.encode(encoder.encode_descriptor("closed_pods", help, None, left_closed.metric_type())?)
     }
+}
+
+/// The number of pods that a failed operation left closed. A pod that has finished or is being deleted does not count.
+fn closed_pods(pods: &[Arc<Pod>]) -> i64 {
+    let is_closed = |pod: &&Arc<Pod>| pod.gate().left_closed() && !pod.is_deleting() && !pod.is_finished();
+    i64::try_from(pods.iter().filter(is_closed).count()).unwrap_or(i64::MAX)
 }
 
 pub(in crate::agent) fn register_cache(registry: &mut Registry, pods: &NodePods) {
     registry.register_collector(Box::new(Cache(pods.clone())));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::api::annotation;
+
+    /// A pod with a closed gate.
+    fn pod(reason: &str, change: &Value) -> Arc<Pod> {
+        let mut pod = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "1",
+                "creationTimestamp": "2026-11-20T10:00:00Z"},
+            "spec": {"nodeName": "node-1", "readinessGates": [{"conditionType": annotation::GATE}],
+                "containers": [{"name": "app", "image": "app:v1"}]},
+            "status": {"phase": "Running", "conditions": [{"type": annotation::GATE, "status": "False", "reason": reason,
+                "lastTransitionTime": "2026-11-20T10:01:00Z"}]},
+        });
+        json_patch::merge(&mut pod, change);
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn a_pod_counts_while_a_failed_operation_keeps_it_closed() {
+        let (failed, same) = (annotation::GATE_FAILED, json!({}));
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-11-20T10:02:00Z"}});
+        let finished = json!({"status": {"phase": "Failed"}});
+        let open = json!({"status": {"conditions": [{"type": annotation::GATE, "status": "True", "reason": failed,
+            "lastTransitionTime": "2026-11-20T10:01:00Z"}]}});
+        for (reason, change, expected) in [
+            (failed, &same, 1),
+            (annotation::GATE_DRAIN, &same, 0),
+            ("Maintenance", &same, 0),
+            (failed, &deleted, 0),
+            (failed, &finished, 0),
+            (failed, &open, 0),
+        ] {
+            assert_eq!(closed_pods(&[pod(reason, change)]), expected, "{reason} {change}");
+        }
+        assert_eq!(closed_pods(&[pod(failed, &same), pod(failed, &same)]), 2);
+    }
 }

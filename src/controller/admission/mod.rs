@@ -19,6 +19,7 @@ mod body;
 mod bounded;
 mod certificate;
 mod connections;
+mod expiry;
 mod gate;
 mod guard;
 mod renewal;
@@ -190,6 +191,11 @@ impl Webhooks {
     pub fn register(&self, registry: &mut Registry) {
         let help = "Connections to the webhooks that were closed or rejected because there were too many";
         registry.register("webhook_connections_closed", help, self.connections.closed.clone());
+        self.handlers.guard.denials.register(registry);
+        let help = "End of the validity of the certificate that the webhooks serve, in seconds since 1970; 0 while there is none or \
+                    it cannot be read";
+        let expiry = &self.renewal.served_certificate.expiry;
+        registry.register("webhook_certificate_expiry_timestamp_seconds", help, expiry.clone());
     }
 
     /// Serves the webhooks on `listener` until `stop`.

@@ -2,15 +2,22 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use prometheus_client::metrics::gauge::Gauge;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use crate::controller::admission::expiry;
+
 /// `None` at first: then no client can connect.
 #[derive(Default)]
-pub(super) struct ServedCertificate(RwLock<Option<Arc<CertifiedKey>>>);
+pub(super) struct ServedCertificate {
+    served: RwLock<Option<Arc<CertifiedKey>>>,
+    /// The end of its validity, in seconds since 1970.
+    pub(super) expiry: Gauge,
+}
 
 /// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +38,10 @@ impl ServedCertificate {
             return Ok(());
         }
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
+        let until = chain.first().and_then(|leaf| expiry::not_after(leaf));
         let pair = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(pair));
+        self.expiry.set(until.map_or(0, jiff::Timestamp::as_second));
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(pair));
         tracing::info!("the webhook serves a new certificate");
         Ok(())
     }
@@ -42,7 +51,7 @@ impl ServedCertificate {
     }
 
     fn now(&self) -> Option<Arc<CertifiedKey>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

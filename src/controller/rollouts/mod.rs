@@ -64,6 +64,7 @@ pub(super) async fn run(
     let events = Events::new(server.clone(), identity);
     let context = Arc::new(Context { server, cache, follows, agents, disruptions, nodes, events, metrics });
     let changes = RolloutChanges { cache: context.cache.clone(), pods, changed: Vec::new() };
+    let _observed = context.metrics.observed.hold(context.cache.clone());
     tokio::join!(reconciler::run(&context, changes, &stop), orphans::run(&context, &stop));
 }
 

@@ -213,7 +213,7 @@ async fn report(
     reported?;
     if status.phase.is_terminal() {
         tracing::info!("{key}: {:?}: {}", status.phase, status.message);
-        context.metrics.ended(status.phase);
+        context.metrics.ended(rollout, status);
     }
     Ok(())
 }

@@ -1,15 +1,19 @@
 //! The metrics of workloads. Must not have unbounded labels: kinds and verbs only, no names.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::api::kstatus::STALLED;
 use crate::api::status::Status;
+use crate::api::workload::Condition;
 use crate::cluster::error::Error;
-use crate::controller::workloads::cache::Kind;
+use crate::controller::observed::Observed;
+use crate::controller::workloads::cache::{Kind, Workloads};
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfKind {
@@ -37,6 +41,35 @@ pub(in crate::controller) struct Metrics {
     updates: Family<Ended, Counter>,
     downtime: Family<OfKind, Histogram>,
     writes: Family<Written, Counter>,
+    /// The workloads that this process works on while it leads.
+    pub(super) observed: Observed<Workloads>,
+}
+
+/// Counts the workloads in the cache.
+#[derive(Debug)]
+struct State(Observed<Workloads>);
+
+impl Collector for State {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let count: Family<OfKind, Gauge> = Family::default();
+        let stalled: Family<OfKind, Gauge> = Family::default();
+        for kind in [Kind::Deployment, Kind::StatefulSet] {
+            let all = self.0.get().map(|cache| cache.all(kind)).unwrap_or_default();
+            let of_kind = OfKind { kind: kind.name() };
+            let is_stalled = all.iter().filter(|workload| is_stalled(&workload.report.conditions)).count();
+            count.get_or_create(&of_kind).set(i64::try_from(all.len()).unwrap_or(i64::MAX));
+            stalled.get_or_create(&of_kind).set(i64::try_from(is_stalled).unwrap_or(i64::MAX));
+        }
+        let help = "GameDeployments and GameStatefulSets, by kind";
+        count.encode(encoder.encode_descriptor("workloads", help, None, count.metric_type())?)?;
+        let help =
+            "Workloads with the condition Stalled: nothing more happens before a person changes something";
+        stalled.encode(encoder.encode_descriptor("stalled_workloads", help, None, stalled.metric_type())?)
+    }
+}
+
+fn is_stalled(conditions: &[Condition]) -> bool {
+    conditions.iter().any(|condition| condition.kind == STALLED && condition.status == "True")
 }
 
 impl Metrics {
@@ -49,6 +82,7 @@ impl Metrics {
             updates: Family::default(),
             downtime: Family::new_with_constructor(downs),
             writes: Family::default(),
+            observed: Observed::default(),
         };
         registry.register(
             "workload_queue",
@@ -71,6 +105,7 @@ impl Metrics {
             "Attempts to write to the API server for workloads",
             metrics.writes.clone(),
         );
+        registry.register_collector(Box::new(State(metrics.observed.clone())));
         metrics
     }
 
@@ -111,5 +146,21 @@ impl Metrics {
             Err(error) => error.class().name(),
         };
         self.writes.get_or_create(&Written { verb, result }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_is_stalled_while_that_condition_is_true() {
+        let conditions = |kind: &str, status: &str| -> Vec<Condition> {
+            serde_json::from_value(serde_json::json!([{"type": kind, "status": status}])).unwrap()
+        };
+        assert!(is_stalled(&conditions(STALLED, "True")));
+        assert!(!is_stalled(&conditions(STALLED, "False")));
+        assert!(!is_stalled(&conditions("Ready", "True")));
+        assert!(!is_stalled(&[]));
     }
 }

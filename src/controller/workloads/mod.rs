@@ -63,5 +63,6 @@ pub(super) async fn run(
         events,
         metrics,
     });
+    let _observed = context.metrics.observed.hold(cache.clone());
     reconciler::run(&context, cache, &stop).await;
 }

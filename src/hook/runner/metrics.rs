@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::cluster::hooks::Summary;
@@ -26,12 +28,25 @@ struct PhaseLabel {
     phase: String,
 }
 
-/// All metrics of a runner; cheap to clone.
-#[derive(Clone, Debug, Default)]
+/// All metrics of HookRuns; cheap to clone.
+#[derive(Clone, Debug)]
 pub struct Metrics {
     runs: Family<PhaseLabel, Gauge>,
     waiting: Gauge,
     measurements: Family<PhaseLabel, Counter>,
+    durations: Family<PhaseLabel, Histogram>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let seconds = || Histogram::new([0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0]);
+        Self {
+            runs: Family::default(),
+            waiting: Gauge::default(),
+            measurements: Family::default(),
+            durations: Family::new_with_constructor(seconds),
+        }
+    }
 }
 
 impl Metrics {
@@ -43,7 +58,18 @@ impl Metrics {
         registry.register("waiting_hook_runs", waiting, metrics.waiting.clone());
         let measurements = "Measurements of HookRuns, by outcome";
         registry.register("hook_measurements", measurements, metrics.measurements.clone());
+        let durations =
+            "Time from the start of a hook to its end, also of the hooks of operations, by outcome";
+        registry.register_with_unit("hook_run_duration", durations, Unit::Seconds, metrics.durations.clone());
         metrics
+    }
+
+    /// Records the end of a run at `now`. One that has not started is not recorded.
+    pub(crate) fn ended(&self, status: &HookRunStatus, now: Timestamp) {
+        if let (Some(phase), Some(started)) = (status.phase, status.started_at) {
+            let took = now.duration_since(started).as_secs_f64().max(0.0);
+            self.durations.get_or_create(&label(phase)).observe(took);
+        }
     }
 
     /// Sets the gauges to the current HookRuns.

@@ -348,6 +348,7 @@ impl HookRunLease {
             }
         }
         let phase = status.phase.unwrap_or(HookPhase::Error);
+        self.context.metrics.ended(status, clock::now());
         tracing::info!(hook_run = name, ?phase, "ended");
         self.announce(phase, &status.message).await;
         Ok(())

@@ -63,7 +63,7 @@ const DRAWINGS: [(&str, &str); 3] = [
     ("docs/observability.md", "GET /healthz"),
 ];
 /// Programs of other projects in the blocks, of which nothing more than the files that they name is checked.
-const OTHERS: [&str; 6] = ["install", "ln", "rm", "sed", "crictl", "cargo"];
+const OTHERS: [&str; 7] = ["install", "ln", "rm", "sed", "grep", "crictl", "cargo"];
 
 /// Every page that is not generated, with its text.
 fn written() -> Vec<(String, String)> {

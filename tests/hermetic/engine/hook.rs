@@ -7,6 +7,7 @@ use inplace::api::request::Request;
 use inplace::api::status::{Phase, Status, Step};
 use inplace::hook::address_policy::AddressPolicy;
 use inplace::hook::executor::Executor;
+use inplace::hook::runner::Metrics;
 use inplace::hook::settings::Settings;
 use inplace::node::Error;
 use inplace::node::drive::{Observer, OperationEvent};
@@ -59,7 +60,11 @@ fn hooks(hook_server: &HookServer) -> Hooks {
     ];
     let known = all.map(|(name, spec)| (("shop".to_owned(), name.to_owned()), spec));
     files.fill(known.into());
-    Hooks { executor: Executor::new(settings), templates: Templates::Files(files) }
+    Hooks {
+        executor: Executor::new(settings),
+        templates: Templates::Files(files),
+        metrics: Metrics::default(),
+    }
 }
 
 /// A fixture whose node runs hooks.

@@ -11,11 +11,13 @@ fn the_chart_installs_what_kustomize_does() {
     let own = chart(&json!({}));
     same(&own, &kustomize(&["crds", "base"]));
     assert_eq!(own.len(), 21 + 5, "{:?}", own.keys());
-    let every =
-        json!({"allowPullSecrets": true, "restartOnSecretChange": true, "webhook": {"readinessGate": true}});
+    let every = json!({"allowPullSecrets": true, "restartOnSecretChange": true, "webhook": {"readinessGate": true}, "monitoring": {"enabled": true}});
     let all = chart(&every);
-    same(&all, &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "readiness-gate"]));
-    assert_eq!(all.len(), 27 + 5, "{:?}", all.keys());
+    same(
+        &all,
+        &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "readiness-gate", "monitoring"]),
+    );
+    assert_eq!(all.len(), 31 + 5, "{:?}", all.keys());
     // Compared with Helm itself where it is installed.
     if let Some(helm) = helm(&json!({})) {
         same(&helm, &own);
@@ -95,8 +97,15 @@ fn another_namespace_changes_whom_everything_is_about() {
 fn what_is_uninstalled_holds_no_kind() {
     let of_kinds =
         |objects: &Objects| objects.keys().filter(|key| key.0 == "CustomResourceDefinition").count();
-    let folders =
-        ["base", "before-1.30", "pull-secrets", "change-secrets", "admission-policy", "readiness-gate"];
+    let folders = [
+        "base",
+        "before-1.30",
+        "pull-secrets",
+        "change-secrets",
+        "admission-policy",
+        "readiness-gate",
+        "monitoring",
+    ];
     for folder in folders {
         assert_eq!(of_kinds(&kustomize(&[folder])), 0, "{folder}");
     }

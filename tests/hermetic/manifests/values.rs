@@ -46,6 +46,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"deleteGuard": {"labelledNamespacesOnly": true}}),
         json!({"networkPolicy": {"enabled": false}}),
         json!({"networkPolicy": {"controlPlane": ["10.0.0.0/28"]}}),
+        json!({"monitoring": {"enabled": true}}),
         json!({"controller": {"replicas": 1}}),
         json!({"controller": {"port": 9999}}),
         json!({"controller": {"extraArgs": ["--log-json"]}}),
@@ -121,4 +122,17 @@ fn leaves(value: &Value) -> Vec<String> {
         leaves(value).into_iter().map(|rest| format!("{key}.{rest}")).collect::<Vec<_>>()
     };
     map.iter().flat_map(below).collect()
+}
+
+/// A Prometheus selects these objects by labels.
+#[test]
+fn labels_for_a_prometheus_reach_every_object_that_it_selects() {
+    let with = |labels: Value| chart(&json!({"monitoring": {"enabled": true, "labels": labels}}));
+    let (plain, labelled) = (with(json!({})), with(json!({"release": "mine"})));
+    let changed: Vec<_> = labelled.iter().filter(|(key, object)| plain[*key] != **object).collect();
+    let kinds: Vec<_> = changed.iter().map(|((kind, ..), _)| kind.as_str()).collect();
+    assert_eq!(kinds, ["ConfigMap", "PodMonitor", "PodMonitor", "PrometheusRule"]);
+    for (key, object) in changed {
+        assert_eq!(object["metadata"]["labels"]["release"], "mine", "{key:?}");
+    }
 }

@@ -26,23 +26,24 @@ struct Metric {
 }
 
 /// The sections: role, title, and what to know first.
-const ROLES: [(&str, &str, &str); 4] = [
+const ROLES: [(&str, &str, &str); 5] = [
     ("agent", "Agent", "With and without a cluster."),
     ("cluster", "Agent in a cluster", "Not on a standalone agent."),
     ("hook", "Hooks", "On agents in a cluster and on the controller."),
     ("controller", "Controller", "A process that is not the leader does no work and counts none."),
+    ("process", "Process", "On each agent and controller."),
 ];
 
 pub(super) fn text() -> String {
     let metrics = registered();
     for (roles, served) in [
-        (&["agent"][..], serve(&["agent", "--standalone", "--pods-dir", "@"])),
+        (&["process", "agent"][..], serve(&["agent", "--standalone", "--pods-dir", "@"])),
         (
-            &["agent", "cluster", "hook"],
+            &["process", "agent", "cluster", "hook"],
             serve(&["agent", "--node-name", "n", "--kubeconfig", "@/kubeconfig"]),
         ),
         (
-            &["controller", "hook"],
+            &["process", "controller", "hook"],
             serve(&["controller", "--kubeconfig", "@/kubeconfig", "--webhook-listen", "127.0.0.1:0"]),
         ),
     ] {
@@ -62,7 +63,9 @@ pub(super) fn text() -> String {
 
 fn row(metric: &Metric) -> Vec<String> {
     let total = if metric.kind == "counter" { "_total" } else { "" };
-    let unit = if metric.family.ends_with("_seconds") { "seconds" } else { "" };
+    let units = ["seconds", "bytes"];
+    let unit =
+        units.into_iter().find(|unit| metric.family.ends_with(&format!("_{unit}"))).unwrap_or_default();
     let labels: Vec<_> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
     vec![
         format!("`{}{total}`", metric.family),
@@ -99,9 +102,11 @@ fn registered() -> Vec<Metric> {
             let (kind, labels) =
                 kind.unwrap_or_else(|| panic!("{place}: {metric} has no type that can be read"));
             let labels = labels.map(|of| labels_of(&of, text)).unwrap_or_default();
+            // The registry of the process itself has no prefix.
+            let prefix = if name.starts_with("process_") { "" } else { "inplace_" };
             metrics.push(Metric {
                 role: role(path),
-                family: format!("inplace_{name}{unit}"),
+                family: format!("{prefix}{name}{unit}"),
                 kind,
                 labels,
                 help,
@@ -118,6 +123,7 @@ fn role(path: &Path) -> &'static str {
         ("agent", "cluster") => "cluster",
         ("agent", _) => "agent",
         ("hook", _) => "hook",
+        ("process", _) => "process",
         ("controller", _) => "controller",
         _ => panic!("{}: a metric of an unknown role", path.display()),
     }

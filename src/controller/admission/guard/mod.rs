@@ -9,6 +9,7 @@
 //! content of a review has no effect of its own.
 
 mod calls;
+mod denials;
 mod effect;
 mod fields;
 pub(super) mod finish;
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 
 use crate::cluster::error::Error;
 use crate::cluster::server::Server;
+use crate::controller::admission::guard::denials::{Denials, Reason};
 use crate::controller::admission::guard::limit::Limit;
 use crate::controller::admission::review::{Answer, Refusal, Request, UserInfo};
 use crate::guard::{self, Attempt, GuardInput};
@@ -48,6 +50,8 @@ const ASK_ONCE: [&str; 3] = [
 pub(super) struct Guard {
     pub(super) server: Server,
     pub(super) terms: GuardTerms,
+    /// Counts refusals.
+    pub(super) denials: Denials,
     /// Limits events and log lines.
     limit: Limit,
     /// Limits how many reviews hold answers of the API server in memory.
@@ -80,7 +84,8 @@ enum Way {
 
 impl Guard {
     pub(super) fn new(server: Server, terms: GuardTerms) -> Self {
-        Self { server, terms, limit: Limit::default(), permits: Arc::new(Semaphore::new(MAX_REVIEWS)) }
+        let permits = Arc::new(Semaphore::new(MAX_REVIEWS));
+        Self { server, terms, denials: Denials::new(), limit: Limit::default(), permits }
     }
 
     /// Whether the deletion or eviction is allowed.
@@ -91,13 +96,14 @@ impl Guard {
             self.review(asked, way).await
         };
         let judged = match timeout(IN_TIME, review).await {
-            Ok(Ok(judged)) => judged,
-            Ok(Err(error)) => Err(unknown(asked, &chain(&error))),
-            Err(_) => Err(unknown(asked, "the API server takes too long to answer")),
+            Ok(Ok(judged)) => judged.map_err(|message| (Reason::Held, message)),
+            Ok(Err(error)) => Err((Reason::Unknown, unknown(asked, &chain(&error)))),
+            Err(_) => Err((Reason::Unknown, unknown(asked, "the API server takes too long to answer"))),
         };
         match judged {
             Ok(warning) => Answer::Allowed(warning.into_iter().collect()),
-            Err(message) => {
+            Err((reason, message)) => {
+                self.denials.count(way, reason);
                 tracing::debug!(namespace = asked.namespace, by = asked.user_info.printable(), "{message}");
                 way.refuse(message)
             }

@@ -123,12 +123,15 @@ impl Rollouts {
             .map(|newest| newest.name.clone())
     }
 
+    /// All rollouts that can be read.
+    pub(crate) fn all(&self) -> Vec<Arc<Rollout>> {
+        self.store.list().iter().filter_map(|cached| cached.value.0.clone()).collect()
+    }
+
     /// The uids of the rollouts in progress.
     pub(crate) fn active(&self) -> BTreeSet<String> {
-        let all = self.store.list();
-        let active =
-            all.iter().filter_map(|cached| cached.value.0.as_ref()).filter(|rollout| rollout.is_active());
-        active.map(|rollout| rollout.uid.clone()).collect()
+        let all = self.all();
+        all.iter().filter(|rollout| rollout.is_active()).map(|rollout| rollout.uid.clone()).collect()
     }
 }
 

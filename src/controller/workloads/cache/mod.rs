@@ -126,6 +126,18 @@ impl Workloads {
         }
     }
 
+    /// All workloads of a kind that can be read.
+    pub(crate) fn all(&self, kind: Kind) -> Vec<Arc<Workload>> {
+        match kind {
+            Kind::Deployment => {
+                self.deployments.list().iter().filter_map(|cached| cached.value.0.clone()).collect()
+            }
+            Kind::StatefulSet => {
+                self.sets.list().iter().filter_map(|cached| cached.value.0.clone()).collect()
+            }
+        }
+    }
+
     /// The pods that the workload controls or could adopt, each with the decision about its ownership.
     pub(crate) fn pods(&self, spec: &WorkloadSpec) -> Vec<(PodOwnership, PodEntry)> {
         let own = self.pods.group(&spec.uid);
