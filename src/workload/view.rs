@@ -56,9 +56,9 @@ impl<'a> PodView<'a> {
     /// True when nothing but the resize of its present task lies between the pod and its own revision: no task has failed on
     /// it.
     pub fn is_only_resized(&self, templates: &Templates<'_>) -> bool {
-        let resizes = |task: &&PodTask| task.stage == Stage::Resizing && task.target != self.pod.label;
+        let resizes = |task: &PodTask| task.stage == Stage::Resizing && task.target != self.pod.label;
         let has_other_image = || self.pod.images.iter().any(|(name, _)| is_off(self.pod, name, templates));
-        self.live().filter(resizes).is_some()
+        self.live().is_some_and(resizes)
             && !left_closed(self.pod, templates)
             && !has_other_image()
             && !has_other_environment(self.pod, templates)

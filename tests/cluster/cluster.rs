@@ -340,7 +340,8 @@ pub(crate) fn client(kubeconfig: &Path) -> Client {
     })
 }
 
+/// A setting of the tests.
 #[allow(clippy::disallowed_methods, reason = "tests have no command line")]
-fn environment(name: &str) -> Option<String> {
+pub(crate) fn environment(name: &str) -> Option<String> {
     env::var(name).ok()
 }

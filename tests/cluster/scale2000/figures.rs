@@ -14,8 +14,16 @@ use crate::support::process::Process;
 pub(super) type Calls = BTreeMap<String, f64>;
 
 /// The resources that the controller may request. All others are requested by the API server itself.
-const RESOURCES: [&str; 7] =
-    ["pods", "events", "gamedeployments", "controllerrevisions", "hookruns", "hooktemplates", "nodes"];
+const RESOURCES: [&str; 8] = [
+    "pods",
+    "events",
+    "gamedeployments",
+    "inplacerollouts",
+    "controllerrevisions",
+    "hookruns",
+    "hooktemplates",
+    "nodes",
+];
 
 /// The figures at one moment.
 pub(super) struct Figures {

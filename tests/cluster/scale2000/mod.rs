@@ -1,10 +1,11 @@
 //! Two thousand pods in one `GameDeployment` on a real API server: a whole update in place, its cost for the API
 //! server and the controller, and that the budget holds at every moment. Nodes, kubelets and agents are simulated
-//! by [`nodes`].
+//! by [`nodes`]. [`group`] has a group restart.
 
 #![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
 
 mod figures;
+mod group;
 mod nodes;
 
 use std::{
@@ -46,22 +47,7 @@ const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
 async fn two_thousand_pods_are_updated_in_place_within_their_budget() {
-    let server = ApiServer::start().await;
-    server.know_our_kinds().await;
-    // Without the webhooks, which are not reachable here.
-    for file in ["namespace", "controller-rbac"] {
-        let done = server.kubectl(&["apply", "-f", &format!("daemonset/base/{file}.yaml")], "");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    }
-    let client = server.admin().await;
-    // A controller would create the service account.
-    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
-    let accounts = Api::default_namespaced(client.clone());
-    accounts.create(&PostParams::default(), &account).await.unwrap();
-    let nodes = Nodes::start(&client).await;
-    let controller = Controller::start(&server).await;
-    let process = Process(controller.0.id());
-    let world = World { client, nodes, process };
+    let (world, _server) = World::start().await;
 
     world.create("few", FEW).await;
     let few = world.noise("few").await;
@@ -96,9 +82,31 @@ struct World {
     client: Client,
     nodes: Nodes,
     process: Process,
+    _controller: Controller,
 }
 
 impl World {
+    /// An API server, a controller, and nodes without pods.
+    async fn start() -> (Self, ApiServer) {
+        let server = ApiServer::start().await;
+        server.know_our_kinds().await;
+        // Without the webhooks, which are not reachable here.
+        for file in ["namespace", "controller-rbac"] {
+            let done = server.kubectl(&["apply", "-f", &format!("daemonset/base/{file}.yaml")], "");
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        }
+        let client = server.admin().await;
+        // A controller would create the service account.
+        let account: ServiceAccount =
+            serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+        let accounts = Api::default_namespaced(client.clone());
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+        let nodes = Nodes::start(&client).await;
+        let controller = Controller::start(&server).await;
+        let process = Process(controller.0.id());
+        (Self { client, nodes, process, _controller: controller }, server)
+    }
+
     async fn create(&self, name: &str, replicas: u32) {
         let object: GameDeployment = serde_json::from_value(manifest(name, replicas)).unwrap();
         let api = Api::default_namespaced(self.client.clone());

@@ -259,7 +259,7 @@ fn answer(request: &Request, image: &str) -> Status {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the cluster's time is the machine's")]
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     Timestamp::now()
 }
 

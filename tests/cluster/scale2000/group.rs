@@ -1,0 +1,161 @@
+//! A group restart of a thousand pods, each on a simulated node of its own: every agent has its own watch of the group
+//! restarts, as in production, and reports the phases of its pod at once. Shows what the control plane needs for it.
+//! `INPLACE_GROUP_PODS` sets another number of pods.
+
+use std::sync::{Arc, Mutex};
+
+use inplace::{
+    api::{
+        annotation::STATUS,
+        group::{GroupPhase, GroupProgress},
+        in_place_rollout::{InPlaceRollout, RolloutPhase},
+        status::{Phase, Status},
+    },
+    cluster::{
+        groups::{Group, GroupRestarts},
+        server::Server,
+    },
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams, PostParams},
+    runtime::wait::await_condition,
+};
+use serde_json::json;
+use tokio::{task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{LONG, World, nodes::now};
+use crate::cluster::environment;
+
+/// Pods of the group, and as many agents.
+const PODS: u32 = 1000;
+/// Budget: calls of the controller for the whole group restart, whatever its size: the label, the begin, the phases, the end,
+/// the events, and the counts of prepared and stopped pods once a second.
+const CALLS: f64 = 60.0;
+const WORKLOAD: &str = "train";
+
+/// When an agent was told of each phase, and when the API server had its report.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    phase: GroupPhase,
+    told: Timestamp,
+    reported: Timestamp,
+}
+
+type Log = Arc<Mutex<Vec<Seen>>>;
+
+#[tokio::test]
+async fn a_thousand_pods_are_restarted_together_by_three_writes_of_each_agent() {
+    let count = environment("INPLACE_GROUP_PODS").map_or(PODS, |count| count.parse().unwrap());
+    let (world, server) = World::start().await;
+    world.create(WORKLOAD, count).await;
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    let selection = ListParams::default().labels(&format!("app={WORKLOAD}"));
+    let names = pods.list_metadata(&selection).await.unwrap().items;
+    let (stop, log) = (CancellationToken::new(), Log::default());
+    let mut agents = JoinSet::new();
+    for pod in names {
+        let client = server.admin().await;
+        let groups = GroupRestarts::watch(Server::new(client.clone()), stop.clone());
+        agents.spawn(agent(client, groups, pod.metadata.name.unwrap(), Arc::clone(&log)));
+    }
+    let start = world.figures().await;
+    let began = now();
+    let api: Api<InPlaceRollout> = Api::default_namespaced(world.client.clone());
+    let rollout = json!({
+        "apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout", "metadata": {"name": WORKLOAD},
+        "spec": {"target": {"selector": {"matchLabels": {"app": WORKLOAD}}}, "containers": [{"name": "app"}],
+            "strategy": "Together", "together": {"prepareTimeoutSeconds": 300, "barrierTimeoutSeconds": 300}},
+    });
+    api.create(&PostParams::default(), &serde_json::from_value(rollout).unwrap()).await.unwrap();
+    let has_ended = |rollout: Option<&InPlaceRollout>| {
+        let status = rollout.and_then(|rollout| rollout.status.as_ref());
+        status.is_some_and(|status| status.phase.is_terminal())
+    };
+    let ended = timeout(LONG, await_condition(api.clone(), WORKLOAD, has_ended)).await.expect("it ends");
+    drop(ended.unwrap());
+    let status = api.get(WORKLOAD).await.unwrap().status.unwrap();
+    assert_eq!(
+        (status.phase, status.done),
+        (RolloutPhase::Succeeded, i32::try_from(count).unwrap()),
+        "{status:#?}"
+    );
+    let end = world.figures().await;
+    while let Some(agent) = agents.join_next().await {
+        agent.unwrap();
+    }
+    stop.cancel();
+    let span = start.until(&end);
+    span.print("restarted together", count);
+    let log = log.lock().unwrap();
+    assert_eq!(log.len(), usize::try_from(3 * count).unwrap(), "each agent is told of each phase once");
+    print(&log, began, count);
+    let calls = span.calls_per(count) * f64::from(count);
+    assert!(calls <= CALLS, "{calls} calls of the controller");
+}
+
+/// Reports each phase of the pod as soon as it is told of it, without any work in between.
+async fn agent(client: Client, mut groups: GroupRestarts, name: String, log: Log) {
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    let mut last = None;
+    while last != Some(GroupPhase::Start) {
+        groups.changed().await;
+        let Some(group) = groups.in_progress().pop() else { continue };
+        // The phase Stop may have passed before the agent looks.
+        if last == Some(group.phase) {
+            continue;
+        }
+        let (phase, told) = (group.phase, now());
+        let status = serde_json::to_string(&report(&group, told)).unwrap();
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {STATUS: status}}}));
+        pods.patch_metadata(&name, &PatchParams::default(), &patch).await.unwrap();
+        log.lock().unwrap().push(Seen { phase, told, reported: now() });
+        last = Some(phase);
+    }
+}
+
+/// The status of a pod that has done what its phase asks for.
+fn report(group: &Group, at: Timestamp) -> Status {
+    let progress = GroupProgress::of(&group.task);
+    let stopped_at = (group.phase != GroupPhase::Prepare).then_some(at);
+    let ended = group.phase == GroupPhase::Start;
+    Status {
+        id: group.task.rollout.clone(),
+        phase: if ended { Phase::Succeeded } else { Phase::Running },
+        step: None,
+        reason: String::new(),
+        message: String::new(),
+        started_at: Some(at),
+        finished_at: ended.then_some(at),
+        group: Some(GroupProgress { prepared_at: Some(at), stopped_at, ..progress }),
+        containers: Vec::new(),
+    }
+}
+
+/// Prints the time of each part. Those between the last report of a phase and the last agent that is told of the next one
+/// are the control plane's.
+#[expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
+fn print(log: &[Seen], began: Timestamp, count: u32) {
+    let told = |phase| log.iter().filter(|seen| seen.phase == phase).map(|seen| seen.told).max().unwrap();
+    let reported =
+        |phase| log.iter().filter(|seen| seen.phase == phase).map(|seen| seen.reported).max().unwrap();
+    let [prepare, stop, start] = [GroupPhase::Prepare, GroupPhase::Stop, GroupPhase::Start];
+    let rows = [
+        ("created -> the last agent is told to prepare", began, told(prepare)),
+        ("-> the last report that a pod is prepared", told(prepare), reported(prepare)),
+        ("-> the last agent is told to stop", reported(prepare), told(stop)),
+        ("-> the last report that a pod has stopped", told(stop), reported(stop)),
+        ("-> the last agent is told to start", reported(stop), told(start)),
+    ];
+    eprintln!("| {count} agents | ms |\n|---|---|");
+    for (what, from, to) in rows {
+        let took: SignedDuration = to.duration_since(from);
+        eprintln!("| {what} | {} |", took.as_millis());
+    }
+    let control_plane =
+        [0, 2, 4].map(|row: usize| rows[row].2.duration_since(rows[row].1)).iter().sum::<SignedDuration>();
+    eprintln!("| the control plane's part | {} |", control_plane.as_millis());
+}
