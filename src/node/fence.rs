@@ -1,5 +1,5 @@
-//! Creates a fence. Before anything is stopped, a clone proves that the replacement can be created, unless that is certain.
-//! Then the name of one attempt is held, beside a kubelet by a running process.
+//! Creates a fence. Before anything is stopped, a clone proves that the replacement can be created. Then the name of
+//! one attempt is held, beside a kubelet by a running process.
 //!
 //! Does not decide when to fence, but withdraws the fence if the kubelet has created the replacement in the same
 //! moment. If no process can be run, a clone that is not started holds the name. Such a fence is weaker: a kubelet
@@ -69,7 +69,7 @@ impl EffectExecutor {
             self.clone_holds(client, wanted, wanted.attempt).await?;
             return Ok(EffectOutput::Nothing);
         };
-        if wanted.test_create && !self.is_certain(client, wanted).await? {
+        if wanted.test_create {
             let id = self.clone_holds(client, wanted, wanted.attempt.saturating_add(1)).await?;
             remove(client, &id).await?;
         }
@@ -91,17 +91,6 @@ impl EffectExecutor {
                 Ok(EffectOutput::Nothing)
             }
         }
-    }
-
-    /// Whether the replacement can be created without doubt: it equals a container that exists, and its image is still on
-    /// the node.
-    async fn is_certain(&mut self, client: &Client, wanted: Wanted<'_>) -> Result<bool, EffectError> {
-        if wanted.image.is_some() {
-            return Ok(false);
-        }
-        let source = self.source(wanted.source).await?;
-        let Some(image) = source.needs_only_image() else { return Ok(false) };
-        Ok(client.image(image, false).await?.is_some())
     }
 
     /// The image for the process of a fence, if one is on the node.

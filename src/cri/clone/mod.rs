@@ -19,16 +19,12 @@ pub use self::files::{TerminationLog, fresh_termination_log, legacy_log_link, li
 use crate::api::annotation;
 use crate::cri::convert::is_id;
 use crate::cri::log_path;
-use crate::cri::proto::v1::security_profile::ProfileType;
 use crate::cri::proto::{strict_value, v1};
 use crate::operation::effect::ImageChoice;
 
 /// What the annotations begin with that name the devices of a container in an earlier form of the Container Device Interface
 /// (its package `pkg/cdi`, `AnnotationPrefix`).
 const CDI_ANNOTATION: &str = "cdi.k8s.io/";
-
-/// What the earlier form of a security profile of the node begins with (Kubernetes API, `v1.SeccompLocalhostProfileNamePrefix`).
-const LOCALHOST: &str = "localhost/";
 
 /// The configuration of one container, with its present environment and limits.
 #[derive(Clone, PartialEq)]
@@ -100,25 +96,6 @@ impl Source {
     pub fn uses_devices(&self) -> bool {
         let by_annotation = self.config.annotations.keys().any(|key| key.starts_with(CDI_ANNOTATION));
         by_annotation || !self.config.devices.is_empty() || !self.config.cdi_devices.is_empty()
-    }
-
-    /// The image that a clone of the container needs, if nothing else that may be missing by now decides whether the clone can
-    /// be created: the container exists, and it has neither devices nor a security profile from a file of the node.
-    pub fn needs_only_image(&self) -> Option<&str> {
-        let image = &self.config.image.as_ref()?.image;
-        (!self.uses_devices() && !self.uses_profile_of_node()).then_some(image)
-    }
-
-    /// True when a security profile of the container is a file of the node, or is loaded from one. Kubelets before 1.24
-    /// write only the earlier form.
-    #[expect(deprecated, reason = "the earlier form")]
-    fn uses_profile_of_node(&self) -> bool {
-        let linux = self.config.linux.as_ref();
-        let Some(security) = linux.and_then(|linux| linux.security_context.as_ref()) else { return false };
-        let profiles = [security.seccomp.as_ref(), security.apparmor.as_ref()];
-        let earlier = [&security.seccomp_profile_path, &security.apparmor_profile];
-        profiles.into_iter().flatten().any(|profile| profile.profile_type() == ProfileType::Localhost)
-            || earlier.into_iter().any(|profile| profile.starts_with(LOCALHOST))
     }
 
     /// True if the container may run on certain CPUs only.

@@ -37,11 +37,11 @@ const PODS: u32 = 1000;
 const CALLS: f64 = 60.0;
 const WORKLOAD: &str = "train";
 
-/// When an agent was told of each phase, and when the API server had its report.
+/// When an agent was notified of each phase, and when the API server had its report.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     phase: GroupPhase,
-    told: Timestamp,
+    notified: Timestamp,
     reported: Timestamp,
 }
 
@@ -91,13 +91,13 @@ async fn a_thousand_pods_are_restarted_together_by_three_writes_of_each_agent() 
     let span = start.until(&end);
     span.print("restarted together", count);
     let log = log.lock().unwrap();
-    assert_eq!(log.len(), usize::try_from(3 * count).unwrap(), "each agent is told of each phase once");
+    assert_eq!(log.len(), usize::try_from(3 * count).unwrap(), "each agent is notified of each phase once");
     print(&log, began, count);
     let calls = span.calls_per(count) * f64::from(count);
     assert!(calls <= CALLS, "{calls} calls of the controller");
 }
 
-/// Reports each phase of the pod as soon as it is told of it, without any work in between.
+/// Reports each phase of the pod as soon as it is notified of it, without any work in between.
 async fn agent(client: Client, mut groups: GroupRestarts, name: String, log: Log) {
     let pods: Api<Pod> = Api::default_namespaced(client);
     let mut last = None;
@@ -108,11 +108,11 @@ async fn agent(client: Client, mut groups: GroupRestarts, name: String, log: Log
         if last == Some(group.phase) {
             continue;
         }
-        let (phase, told) = (group.phase, now());
-        let status = serde_json::to_string(&report(&group, told)).unwrap();
+        let (phase, notified) = (group.phase, now());
+        let status = serde_json::to_string(&report(&group, notified)).unwrap();
         let patch = Patch::Merge(json!({"metadata": {"annotations": {STATUS: status}}}));
         pods.patch_metadata(&name, &PatchParams::default(), &patch).await.unwrap();
-        log.lock().unwrap().push(Seen { phase, told, reported: now() });
+        log.lock().unwrap().push(Seen { phase, notified, reported: now() });
         last = Some(phase);
     }
 }
@@ -135,20 +135,21 @@ fn report(group: &Group, at: Timestamp) -> Status {
     }
 }
 
-/// Prints the time of each part. Those between the last report of a phase and the last agent that is told of the next one
+/// Prints the time of each part. Those between the last report of a phase and the last agent that is notified of the next one
 /// are the control plane's.
 #[expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
 fn print(log: &[Seen], began: Timestamp, count: u32) {
-    let told = |phase| log.iter().filter(|seen| seen.phase == phase).map(|seen| seen.told).max().unwrap();
+    let notified =
+        |phase| log.iter().filter(|seen| seen.phase == phase).map(|seen| seen.notified).max().unwrap();
     let reported =
         |phase| log.iter().filter(|seen| seen.phase == phase).map(|seen| seen.reported).max().unwrap();
     let [prepare, stop, start] = [GroupPhase::Prepare, GroupPhase::Stop, GroupPhase::Start];
     let rows = [
-        ("created -> the last agent is told to prepare", began, told(prepare)),
-        ("-> the last report that a pod is prepared", told(prepare), reported(prepare)),
-        ("-> the last agent is told to stop", reported(prepare), told(stop)),
-        ("-> the last report that a pod has stopped", told(stop), reported(stop)),
-        ("-> the last agent is told to start", reported(stop), told(start)),
+        ("created -> the last agent knows the phase Prepare", began, notified(prepare)),
+        ("-> the last report that a pod is prepared", notified(prepare), reported(prepare)),
+        ("-> the last agent knows the phase Stop", reported(prepare), notified(stop)),
+        ("-> the last report that a pod has stopped", notified(stop), reported(stop)),
+        ("-> the last agent knows the phase Start", reported(stop), notified(start)),
     ];
     eprintln!("| {count} agents | ms |\n|---|---|");
     for (what, from, to) in rows {
