@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use inplace::cli::exit::{self, Exit};
 use inplace::node::lock::LockError;
+use inplace::process::color::ColorArgs;
 use inplace::process::log::{self, LogArgs};
 use inplace::{agent, controller};
 
@@ -31,6 +32,8 @@ const LAST_CALLS: Duration = Duration::from_millis(500);
 struct Inplace {
     #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    color: ColorArgs,
     #[command(subcommand)]
     role: Role,
 }
@@ -43,6 +46,8 @@ enum Role {
     Hook(inplace::cli::hook::HookCommand),
     Rollout(inplace::cli::workload_rollout::RolloutCommand),
     Migrate(inplace::cli::migrate::MigrateCommand),
+    Top(inplace::cli::top::TopCommand),
+    Version(inplace::cli::version::VersionCommand),
     Agent(agent::Args),
     Controller(controller::Args),
     Crds(inplace::cli::crds::CrdsCommand),
@@ -54,7 +59,9 @@ enum Role {
 
 fn main() -> ExitCode {
     let matches = as_plugin(with_exit_codes(Inplace::command()), std::env::args_os().next()).get_matches();
-    let Inplace { log, role } = Inplace::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let Inplace { log, color, role } =
+        Inplace::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    color.start();
     if let Err(error) = log::start(&log) {
         return fail(&format!("--log: {error}"));
     }
@@ -79,6 +86,8 @@ fn main() -> ExitCode {
         Role::Hook(command) => runtime.block_on(command.run()).into(),
         Role::Rollout(command) => runtime.block_on(command.run()).into(),
         Role::Migrate(command) => runtime.block_on(command.run()).into(),
+        Role::Top(command) => runtime.block_on(command.run()).into(),
+        Role::Version(command) => runtime.block_on(command.run()).into(),
         Role::Crds(command) => command.run().into(),
         Role::Sockets(command) => match command.run() {
             Ok(()) => Exit::Done.into(),

@@ -55,6 +55,9 @@ enum Failed {
     /// The API server returned an error, or did not answer in time.
     #[error(transparent)]
     Cluster(#[from] cluster::error::Error),
+    /// The connection to the API server could not be prepared.
+    #[error(transparent)]
+    Connection(#[from] crate::cli::cluster::Failed),
 }
 
 impl Failed {
@@ -64,6 +67,7 @@ impl Failed {
             Self::Endpoint(_) => Exit::RuntimeAway,
             Self::Runtime(error) if error.class == Class::Unavailable => Exit::RuntimeAway,
             Self::Runtime(_) => Exit::Failed,
+            Self::Connection(error) => error.exit(),
             Self::Cluster(error) => match error.class() {
                 Class::Unavailable | Class::NotSent => Exit::ClusterAway,
                 Class::Gone | Class::Denied | Class::Final => Exit::Refused,

@@ -11,7 +11,7 @@ use crate::cli::output::{self, age, line};
 use crate::cli::pod::answer::{Notes, progress};
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::PodClient;
-use crate::cli::pod::{ClusterArgs, Data, Failed};
+use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, HasName};
 use crate::failure::Class;
 use crate::process::clock;
 
@@ -25,7 +25,7 @@ pub struct HistoryArgs {
     #[arg(value_name = "POD")]
     pod: PodName,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
+    #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
     output: Option<Data>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -61,6 +61,12 @@ struct Happened {
 
 fn as_text<S: serde::Serializer>(at: &Timestamp, out: S) -> Result<S::Ok, S::Error> {
     out.serialize_str(&millis::text(*at))
+}
+
+impl HasName for History {
+    fn full_name(&self) -> String {
+        format!("pod/{}", self.name)
+    }
 }
 
 pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {

@@ -5,7 +5,8 @@ use clap::Subcommand;
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
-use crate::cli::output::{Data, message};
+use crate::cli::form::{Data, DataParser, HasName};
+use crate::cli::output::message;
 
 pub(super) mod answer;
 mod assemble;
@@ -19,6 +20,7 @@ mod operate;
 mod plan;
 mod plan_view;
 mod plan_workload;
+mod selection;
 mod server;
 mod status;
 mod wait;

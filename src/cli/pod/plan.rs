@@ -14,7 +14,7 @@ use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::names::{Named, PodName, Word, sorted};
 use crate::cli::pod::plan_view::PlanView;
 use crate::cli::pod::server::PodClient;
-use crate::cli::pod::{ClusterArgs, Data, Failed, hooks, plan_workload, write};
+use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, hooks, plan_workload, write};
 use crate::cluster;
 use crate::process::clock;
 
@@ -32,7 +32,7 @@ pub struct PlanArgs {
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     container: Vec<String>,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
+    #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
     output: Option<Data>,
     #[command(flatten)]
     flags: RequestFlags,
@@ -104,7 +104,7 @@ pub(super) async fn show(
         views.push(view);
     }
     if let Some(form) = output {
-        form.print(&views);
+        form.print_list(&views);
         return Ok(exit);
     }
     views.iter().flat_map(PlanView::lines).for_each(|text| line(&text));

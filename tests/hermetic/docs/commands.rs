@@ -30,6 +30,8 @@ use crate::sources::sources;
 struct Inplace {
     #[command(flatten)]
     _log: process::log::LogArgs,
+    #[command(flatten)]
+    _color: process::color::ColorArgs,
     #[command(subcommand)]
     _role: Role,
 }
@@ -46,6 +48,10 @@ enum Role {
     _Rollout(cli::workload_rollout::RolloutCommand),
     #[command(name = "migrate")]
     _Migrate(cli::migrate::MigrateCommand),
+    #[command(name = "top")]
+    _Top(cli::top::TopCommand),
+    #[command(name = "version")]
+    _Version(cli::version::VersionCommand),
     #[command(name = "agent")]
     _Agent(agent::Args),
     #[command(name = "controller")]
