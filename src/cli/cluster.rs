@@ -5,10 +5,12 @@
 use std::fmt::Debug;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 
+use crate::cli::completion;
 use crate::cli::connection::{self, ConnectionArgs};
 use crate::cli::exit::Exit;
 use crate::cluster;
@@ -25,7 +27,7 @@ pub(super) const PAGE: u32 = 500;
 #[command(next_help_heading = "Cluster")]
 pub(super) struct ClusterArgs {
     /// The namespace [default: the context's]
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completion::namespaces))]
     pub(super) namespace: Option<String>,
     #[command(flatten)]
     connection: ConnectionArgs,

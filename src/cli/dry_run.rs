@@ -35,6 +35,33 @@ impl DryRun {
     }
 }
 
+/// The value of a flag that means something else without a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Choice {
+    /// Carry it out
+    #[default]
+    None,
+    /// Read only, and show what would be written
+    Client,
+    /// Send it to the API server, which checks it with all admission, and stores nothing
+    Server,
+    /// The flag without a value.
+    #[value(hide = true)]
+    Bare,
+}
+
+impl Choice {
+    /// The mode; `bare` is that of the flag without a value.
+    pub(super) fn or(self, bare: DryRun) -> DryRun {
+        match self {
+            Self::None => DryRun::None,
+            Self::Client => DryRun::Client,
+            Self::Server => DryRun::Server,
+            Self::Bare => bare,
+        }
+    }
+}
+
 /// The flag of commands that write.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct DryRunArgs {

@@ -30,7 +30,7 @@ pub enum Exit {
     TimedOut,
 }
 
-/// The table of exit codes that is printed below `--help`.
+/// The table of exit codes that is printed below `inplace --help`.
 pub const HELP: &str = "\
 Exit codes:
   0  done, and observed on the runtime

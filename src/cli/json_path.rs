@@ -1,4 +1,4 @@
-//! kubectl's JSONPath templates: text, `{.path}`, `{range .path}...{end}` and `{"text"}`. Pure.
+//! kubectl's `JSONPath` templates: text, `{.path}`, `{range .path}...{end}` and `{"text"}`. Pure.
 //!
 //! A path is translated to RFC 9535, which `jsonpath-rust` evaluates. kubectl's own notation has no `$` in front and
 //! escapes a dot in a name: `{.metadata.annotations.inplace\.dev/status}`.
@@ -112,10 +112,9 @@ fn closing(text: &str) -> Option<usize> {
             _ if escaped => escaped = false,
             (_, '\\') => escaped = true,
             (Some(open), c) if c == open => quote = None,
-            (Some(_), _) => {}
             (None, '"' | '\'') => quote = Some(c),
             (None, '}') => return Some(at),
-            (None, _) => {}
+            (Some(_) | None, _) => {}
         }
     }
     None

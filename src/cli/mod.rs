@@ -9,12 +9,15 @@
 //! | `hook` | `hook`: tries and explains hooks |
 //! | `migrate` | `migrate check`: what a takeover from a bk-bcs operator would change |
 //! | `top` | `top`: operations, downtime and failures by workload or node |
+//! | `completion` | `completion`: the names that a shell completes |
 //! | `node` | `node`: on a node, without an API server |
 
 mod cluster;
+pub mod completion;
 mod connection;
 pub mod crds;
 mod dry_run;
+pub mod examples;
 pub mod exit;
 mod flag_help;
 mod form;

@@ -10,15 +10,15 @@ enum Color {
 }
 
 /// The headings of columns whose cells have a colour.
-const COLORED: [&str; 4] = ["PHASE", "STATE", "TYPE", "SKEW"];
+const COLORED: [&str; 3] = ["PHASE", "TYPE", "SKEW"];
 
 impl Color {
     fn of(word: &str) -> Option<Self> {
         match word {
-            "Succeeded" | "Done" | "supported" => Some(Self::Good),
-            "Failed" | "Refused" | "Stopped" | "not supported" => Some(Self::Bad),
+            "Succeeded" | "supported" => Some(Self::Good),
+            "Failed" | "Refused" | "not supported" => Some(Self::Bad),
             "RolledBack" | "Cancelled" | "Warning" | "unknown" => Some(Self::Warning),
-            "Running" | "Pending" | "Going" | "Chosen" => Some(Self::Going),
+            "Running" | "Pending" | "Chosen" => Some(Self::Going),
             _ => None,
         }
     }

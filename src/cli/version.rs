@@ -52,7 +52,7 @@ struct Versions {
     client: String,
     /// Absent with `--client`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    components: Option<Vec<Component>>,
+    components: Option<Vec<Installed>>,
 }
 
 impl HasName for Versions {
@@ -64,7 +64,7 @@ impl HasName for Versions {
 /// The pods of one component with the same version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Component {
+struct Installed {
     /// `agent` or `controller`.
     component: String,
     namespace: String,
@@ -123,7 +123,7 @@ fn exit(versions: &Versions) -> Exit {
 }
 
 /// The components of the cluster. All namespaces are read, or that of the manifests if the user may not do that.
-async fn components(cluster: &ClusterArgs) -> Result<Vec<Component>, Failed> {
+async fn components(cluster: &ClusterArgs) -> Result<Vec<Installed>, Failed> {
     let (client, _) = cluster.connect().await?;
     let doing = "listing the pods of the agents and controllers";
     let params = ListParams::default().labels(LABELS);
@@ -140,8 +140,8 @@ async fn components(cluster: &ClusterArgs) -> Result<Vec<Component>, Failed> {
     Ok(grouped(&pods))
 }
 
-fn grouped(pods: &[Pod]) -> Vec<Component> {
-    let mut groups: BTreeMap<(String, String, String), Component> = BTreeMap::new();
+fn grouped(pods: &[Pod]) -> Vec<Installed> {
+    let mut groups: BTreeMap<(String, String, String), Installed> = BTreeMap::new();
     for pod in pods {
         let labels = pod.metadata.labels.as_ref();
         let label = |name: &str| labels.and_then(|labels| labels.get(name)).cloned();
@@ -153,7 +153,7 @@ fn grouped(pods: &[Pod]) -> Vec<Component> {
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
         let key = (component.clone(), namespace.clone(), image.clone());
         let skew = skew(version.as_deref());
-        let found = Component { component, namespace, version, image, pods: 0, skew };
+        let found = Installed { component, namespace, version, image, pods: 0, skew };
         groups.entry(key).or_insert(found).pods += 1;
     }
     groups.into_values().collect()
@@ -194,7 +194,7 @@ fn print(versions: &Versions) {
         message("no agent and no controller of inplace was found");
         return;
     }
-    let row = |one: &Component| {
+    let row = |one: &Installed| {
         let version = one.version.clone().unwrap_or_else(|| "-".to_owned());
         let (component, namespace) = (one.component.clone(), one.namespace.clone());
         vec![

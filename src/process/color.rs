@@ -13,7 +13,7 @@ static GIVEN: OnceLock<When> = OnceLock::new();
 /// When output is coloured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum When {
-    /// On a terminal, unless the environment has NO_COLOR
+    /// On a terminal, unless the environment has `NO_COLOR`
     #[default]
     Auto,
     /// Always, also in a file or a pipe
@@ -38,6 +38,10 @@ impl ColorArgs {
 }
 
 /// True if output to `stream` is coloured.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "both variables are conventions of terminals, and no settings of this program"
+)]
 pub fn is_wanted(stream: &impl IsTerminal) -> bool {
     let when = GIVEN.get().copied().unwrap_or_default();
     decide(when, env::var_os("NO_COLOR").as_deref(), env::var_os("TERM").as_deref(), stream.is_terminal())

@@ -8,7 +8,9 @@ use tempfile::TempDir;
 
 use super::api_server::ApiServer;
 
+mod completion;
 mod connection;
+mod objects;
 
 /// Runs the program against the fake API server, without this machine's kubeconfig.
 async fn run(api: &ApiServer, args: &[&str]) -> Output {

@@ -2,8 +2,10 @@
 //! container; for an `InPlaceRollout`, deletes it.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use serde::Serialize;
 
+use crate::cli::completion;
 use crate::cli::dry_run::{DryRun, DryRunArgs};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::change;
@@ -22,7 +24,7 @@ const MAX_TRIES: u32 = 8;
 #[derive(Debug, Args)]
 pub struct CancelArgs {
     /// The pods: NAME or pod/NAME; or an InPlaceRollout: ipr/NAME
-    #[arg(value_name = "POD|ipr/NAME", required_unless_present_any = ["selector", "all", "field_selector", "node"],
+    #[arg(value_name = "POD|ipr/NAME", add = ArgValueCompleter::new(completion::pods), required_unless_present_any = ["selector", "all", "field_selector", "node"],
         conflicts_with_all = ["selector", "all", "field_selector", "node"])]
     names: Vec<String>,
     /// The pods with these labels that have a request

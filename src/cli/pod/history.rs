@@ -1,11 +1,13 @@
 //! `history`: prints the events that agents wrote about a pod, oldest first, and its current status. Reads only.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use serde::Serialize;
 
 use crate::api::status::{Status, millis};
+use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, age, line};
 use crate::cli::pod::answer::{Notes, progress};
@@ -22,7 +24,7 @@ const OURS: &str = "InPlace";
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// The pod: NAME or pod/NAME; a deleted pod is shown as long as its events exist
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::pods))]
     pod: PodName,
     /// Form of the result
     #[arg(short, long, value_name = "FORM", value_parser = DataParser)]

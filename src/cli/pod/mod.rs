@@ -47,8 +47,8 @@ impl PodCommand {
     /// Runs the command and returns its exit code.
     pub async fn run(self) -> Exit {
         let ended = match self {
-            Self::Restart(args) => operate::restart(args).await,
-            Self::Swap(args) => operate::swap(args).await,
+            Self::Restart(args) => Box::pin(operate::restart(args)).await,
+            Self::Swap(args) => Box::pin(operate::swap(args)).await,
             Self::Plan(args) => plan::run(args).await,
             Self::Status(args) => status::run(args).await,
             Self::History(args) => history::run(args).await,

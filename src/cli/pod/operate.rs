@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,7 +12,8 @@ use tokio::task::JoinSet;
 
 use crate::api::request::{ContainerRequest, Request};
 use crate::api::status::Status;
-use crate::cli::dry_run::DryRun;
+use crate::cli::completion;
+use crate::cli::dry_run::{Choice, DryRun};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags};
 use crate::cli::in_place_rollout::make::{self, Order, Wait};
@@ -35,11 +37,11 @@ const SPARE: Duration = Duration::from_secs(60);
 #[derive(Debug, Args)]
 pub struct Restart {
     /// The pods: NAME or pod/NAME; or their workload: deploy/NAME, sts/NAME, ds/NAME, ...
-    #[arg(value_name = "POD|WORKLOAD",
+    #[arg(value_name = "POD|WORKLOAD", add = ArgValueCompleter::new(completion::subjects),
         required_unless_present_any = ["selector", "all", "field_selector", "node"])]
     subjects: Vec<Subject>,
     /// The containers, in the order to restart them; not required if the pod has only one
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', add = ArgValueCompleter::new(completion::containers))]
     container: Vec<String>,
     #[command(flatten)]
     common: Common,
@@ -49,7 +51,8 @@ pub struct Restart {
 #[derive(Debug, Args)]
 pub struct Swap {
     /// The pods (NAME or pod/NAME) or their workload (deploy/NAME, sts/NAME, ...), and the containers with their new images
-    #[arg(value_name = "POD|WORKLOAD|CONTAINER=IMAGE", required = true)]
+    #[arg(value_name = "POD|WORKLOAD|CONTAINER=IMAGE", required = true,
+        add = ArgValueCompleter::new(completion::subjects))]
     words: Vec<Word>,
     #[command(flatten)]
     common: Common,
@@ -62,10 +65,11 @@ struct Common {
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     wait: Option<WaitLimit>,
     /// Show what would happen, and touch nothing: `client` shows the plan, or for a workload the rollout that would be
-    /// created; `server` also lets the API server check what would be written [default: none; without a value: client,
-    /// and server for a workload]
-    #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, value_enum)]
-    dry_run: Option<Option<DryRun>>,
+    /// created; `server` also lets the API server check what would be written. Without a value it is client, and server
+    /// for a workload
+    #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, value_enum, default_value_t,
+        default_missing_value = "bare")]
+    dry_run: Choice,
     /// Form of the result
     #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
     output: Option<Data>,
@@ -82,7 +86,7 @@ struct Common {
 impl Common {
     /// The value of `--dry-run`; `bare` is that of the flag without a value.
     fn dry_run(&self, bare: DryRun) -> Result<DryRun, Failed> {
-        let dry_run = self.dry_run.map_or(DryRun::None, |given| given.unwrap_or(bare));
+        let dry_run = self.dry_run.or(bare);
         if dry_run != DryRun::None && self.wait.is_some() {
             return Err(Failed::Usage("--wait and --dry-run cannot be combined".to_owned()));
         }

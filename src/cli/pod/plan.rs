@@ -4,9 +4,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::api::request::{ContainerRequest, Request};
+use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::output::line;
 use crate::cli::pod::assemble::assemble;
@@ -22,14 +24,14 @@ use crate::process::clock;
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// The pods, and with a new image the containers to swap; or with -f one gamedeployment/NAME or gamestatefulset/NAME
-    #[arg(value_name = "POD|CONTAINER=IMAGE", required = true)]
+    #[arg(value_name = "POD|CONTAINER=IMAGE", required = true, add = ArgValueCompleter::new(completion::subjects))]
     words: Vec<Word>,
     /// The new manifest of a workload: shows field by field what is changed in place, and what needs new pods; `-` for
     /// standard input
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["container"])]
     file: Option<PathBuf>,
     /// Containers to restart; not required if the pod has only one
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', add = ArgValueCompleter::new(completion::containers))]
     container: Vec<String>,
     /// Form of the result
     #[arg(short, long, value_name = "FORM", value_parser = DataParser)]

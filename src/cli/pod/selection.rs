@@ -1,6 +1,9 @@
 //! Selects pods of the namespace by their fields and not by their names: `--all`, `--field-selector`, `--node`. Pure.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+
+use crate::cli::completion;
 
 /// The flags that select pods. All of them are limited to the namespace.
 #[derive(Clone, Debug, Default, Args)]
@@ -13,7 +16,7 @@ pub(super) struct Selection {
     #[arg(long, value_name = "FIELDS", value_parser = fields)]
     field_selector: Option<String>,
     /// The pods on this node, as --field-selector spec.nodeName=NODE
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", add = ArgValueCompleter::new(completion::nodes))]
     node: Option<String>,
 }
 

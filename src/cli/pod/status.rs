@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::pin::pin;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,6 +12,7 @@ use kube::runtime::watcher::Event;
 use serde::Serialize;
 
 use crate::api::status::{ContainerReport, Status};
+use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::form::{Form, FormParser};
 use crate::cli::output::{self, age, line, message};
@@ -25,7 +27,7 @@ use crate::process::clock;
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// The pods [default: all that have a request or a status]
-    #[arg(value_name = "POD", conflicts_with_all = ["selector", "all_namespaces", "all", "field_selector", "node"])]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::pods), conflicts_with_all = ["selector", "all_namespaces", "all", "field_selector", "node"])]
     pods: Vec<PodName>,
     /// Only pods with these labels
     #[arg(short = 'l', long, value_name = "LABELS")]

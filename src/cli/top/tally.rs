@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::api::status::{Phase, Status};
 use crate::cli::pod::answer::Notes;
 
-/// The label of a Deployment's pods whose value ends the name of their ReplicaSet.
+/// The label of a Deployment's pods whose value ends the name of their `ReplicaSet`.
 const TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// What the operations are summed by.
@@ -79,7 +79,7 @@ pub(super) fn sums(pods: &[Pod], by: By, since: SignedDuration, now: Timestamp) 
     sums
 }
 
-/// The workload of the pod: its controller, and for a Deployment's ReplicaSet the Deployment.
+/// The workload of the pod: its controller, and for a Deployment's `ReplicaSet` the Deployment.
 fn workload(pod: &Pod) -> String {
     let meta = &pod.metadata;
     let mut owners = meta.owner_references.iter().flatten();

@@ -44,7 +44,10 @@ impl Received {
     }
 
     fn is_dry(&self) -> bool {
+        let options =
+            serde_json::from_slice::<Value>(&self.body).ok().filter(|_| self.call.starts_with("DELETE "));
         self.query.get("dryRun").is_some_and(|dry| dry == "All")
+            || options.is_some_and(|options| options["dryRun"] == json!(["All"]))
     }
 }
 

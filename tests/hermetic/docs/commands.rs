@@ -39,7 +39,7 @@ struct Inplace {
 #[derive(Debug, Subcommand)]
 enum Role {
     #[command(flatten)]
-    _Pod(cli::pod::PodCommand),
+    _Pod(Box<cli::pod::PodCommand>),
     #[command(name = "node")]
     _Node(cli::node::NodeCommand),
     #[command(name = "hook")]
@@ -56,6 +56,8 @@ enum Role {
     _Agent(agent::Args),
     #[command(name = "controller")]
     _Controller(controller::Args),
+    #[command(name = "completion")]
+    _Completion(cli::completion::CompletionCommand),
     #[command(name = "crds")]
     _Crds(cli::crds::CrdsCommand),
     #[command(name = "hold")]
