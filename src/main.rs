@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
-use inplace::cli::exit::{self, Exit};
+use clap::{ColorChoice, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use inplace::cli::exit::Exit;
+use inplace::cli::{completion, examples};
 use inplace::node::lock::LockError;
+use inplace::process::color::ColorArgs;
 use inplace::process::log::{self, LogArgs};
 use inplace::{agent, controller};
 
@@ -31,6 +33,8 @@ const LAST_CALLS: Duration = Duration::from_millis(500);
 struct Inplace {
     #[command(flatten)]
     log: LogArgs,
+    #[command(flatten)]
+    color: ColorArgs,
     #[command(subcommand)]
     role: Role,
 }
@@ -38,14 +42,17 @@ struct Inplace {
 #[derive(Debug, Subcommand)]
 enum Role {
     #[command(flatten)]
-    Pod(inplace::cli::pod::PodCommand),
+    Pod(Box<inplace::cli::pod::PodCommand>),
     Node(inplace::cli::node::NodeCommand),
     Hook(inplace::cli::hook::HookCommand),
     Rollout(inplace::cli::workload_rollout::RolloutCommand),
     Migrate(inplace::cli::migrate::MigrateCommand),
+    Top(inplace::cli::top::TopCommand),
+    Version(inplace::cli::version::VersionCommand),
     Agent(agent::Args),
     Controller(controller::Args),
     Crds(inplace::cli::crds::CrdsCommand),
+    Completion(inplace::cli::completion::CompletionCommand),
     #[command(hide = true)]
     Sockets(inplace::process::sockets::SocketsCommand),
     #[command(hide = true)]
@@ -53,15 +60,22 @@ enum Role {
 }
 
 fn main() -> ExitCode {
-    let matches = as_plugin(with_exit_codes(Inplace::command()), std::env::args_os().next()).get_matches();
-    let Inplace { log, role } = Inplace::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if let Err(error) = log::start(&log) {
-        return fail(&format!("--log: {error}"));
-    }
     // The TLS provider of hooks and handlers is selected explicitly, so that it does not depend on crate
     // features.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         return fail("a TLS provider is already installed");
+    }
+    match completion::answer(|| command(None)) {
+        Ok(true) => return Exit::Done.into(),
+        Ok(false) => {}
+        Err(error) => return fail(&error.to_string()),
+    }
+    let matches = command(std::env::args_os().next()).color(help_color(std::env::args_os())).get_matches();
+    let Inplace { log, color, role } =
+        Inplace::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    color.start();
+    if let Err(error) = log::start(&log) {
+        return fail(&format!("--log: {error}"));
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -79,7 +93,10 @@ fn main() -> ExitCode {
         Role::Hook(command) => runtime.block_on(command.run()).into(),
         Role::Rollout(command) => runtime.block_on(command.run()).into(),
         Role::Migrate(command) => runtime.block_on(command.run()).into(),
+        Role::Top(command) => runtime.block_on(command.run()).into(),
+        Role::Version(command) => runtime.block_on(command.run()).into(),
         Role::Crds(command) => command.run().into(),
+        Role::Completion(command) => command.run().into(),
         Role::Sockets(command) => match command.run() {
             Ok(()) => Exit::Done.into(),
             Err(error) => fail(&log::chain(&error)),
@@ -109,16 +126,34 @@ fn main() -> ExitCode {
     code
 }
 
-/// If the file is named `kubectl-inplace`, the usage lines say `kubectl inplace`.
-fn as_plugin(command: Command, called: Option<OsString>) -> Command {
+/// The whole command line. If the file is named `kubectl-inplace`, the help says `kubectl inplace`.
+fn command(called: Option<OsString>) -> Command {
     let called = called.map(PathBuf::from);
     let is_plugin = called.is_some_and(|path| path.file_stem().is_some_and(|name| name == "kubectl-inplace"));
-    if is_plugin { command.bin_name("kubectl inplace") } else { command }
+    let command = Inplace::command();
+    if is_plugin {
+        examples::with_help(command.bin_name("kubectl inplace"), "kubectl inplace")
+    } else {
+        examples::with_help(command, "inplace")
+    }
 }
 
-/// Adds the exit codes to every help text.
-fn with_exit_codes(command: Command) -> Command {
-    command.after_help(exit::HELP).mut_subcommands(with_exit_codes)
+/// The colour of the help. It is printed before the flags are known, so the words are searched for the flag.
+fn help_color(mut words: impl Iterator<Item = OsString>) -> ColorChoice {
+    while let Some(word) = words.next() {
+        let value = match word.to_str() {
+            Some("--color") => words.next().and_then(|value| value.into_string().ok()),
+            Some("--") => break,
+            Some(word) => word.strip_prefix("--color=").map(str::to_owned),
+            None => None,
+        };
+        match value.as_deref() {
+            Some("always") => return ColorChoice::Always,
+            Some("never") => return ColorChoice::Never,
+            _ => {}
+        }
+    }
+    ColorChoice::Auto
 }
 
 #[expect(

@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 use std::mem::discriminant;
 
 use clap::builder::StyledStr;
-use clap::{Arg, ArgAction, Command, CommandFactory as _};
+use clap::{Arg, ArgAction, Command};
 
-use crate::{Inplace, exit};
+use inplace::cli::{examples, exit};
+
+use crate::command;
 
 #[path = "../tests/hermetic/reference/page.rs"]
 mod page;
@@ -22,7 +24,14 @@ fn reference_of_the_command_line() {
         "The commands, their flags and the defaults, as in `inplace COMMAND --help`. The flags of the two roles `agent` and \
          `controller` are in [flags](flags.md).\n\n",
     );
-    let _ = write!(text, "## Flags of every command\n\n{}", flags(&root, None));
+    let _ = write!(text, "## Flags of every command\n\n{}", flags(&root, None, Part::Own));
+    let connected = root.find_subcommand("status").unwrap();
+    let _ = write!(
+        text,
+        "\n## Flags of the commands with an API server\n\n`-h` shows the most important of them, `--help` all. The names \
+         are those of kubectl.\n\n{}",
+        flags(connected, Some(&root), Part::Cluster)
+    );
     for command in root.get_subcommands().filter(|command| !ROLES.contains(&command.get_name())) {
         describe(command, &root, &mut text);
     }
@@ -40,14 +49,14 @@ fn reference_of_the_flags_of_the_roles() {
     for name in ROLES {
         let role = root.find_subcommand(name).unwrap();
         let _ = write!(text, "\n## Flags of the {name}\n\n{}\n", about(role));
-        text.push_str(&flags(role, Some(&root)));
+        text.push_str(&flags(role, Some(&root), Part::All));
     }
     page::check("flags.md", "Flags of the agent and the controller", &text);
 }
 
 /// The command line, complete with what clap adds to it.
 fn built() -> Command {
-    let mut root = Inplace::command();
+    let mut root = command(None);
     root.build();
     root
 }
@@ -66,9 +75,18 @@ fn describe(command: &Command, parent: &Command, text: &mut String) {
         about(command),
         usage.collect::<String>()
     );
-    let flags = flags(command, Some(parent));
-    if !flags.is_empty() {
-        let _ = write!(text, "\n{flags}");
+    let examples =
+        examples::of(path(command)).iter().map(|(what, line)| format!("    # {what}\n    {line}\n"));
+    let examples: String = examples.collect::<Vec<_>>().join("\n");
+    if !examples.is_empty() {
+        let _ = write!(text, "\nExamples:\n\n{examples}");
+    }
+    let own = flags(command, Some(parent), Part::Own);
+    if !own.is_empty() {
+        let _ = write!(text, "\n{own}");
+    }
+    if command.get_arguments().any(is_of_cluster) {
+        text.push_str("\nAnd the [flags of the commands with an API server](#flags-of-the-commands-with-an-api-server).\n");
     }
     for below in command.get_subcommands() {
         describe(below, command, text);
@@ -82,14 +100,34 @@ fn about(command: &Command) -> String {
     about.split("\n\n").map(|part| format!("{}\n", page::cell(part))).collect::<Vec<_>>().join("\n")
 }
 
+/// Which flags of a command a table has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Those about the connection to the API server.
+    Cluster,
+    /// The others.
+    Own,
+    All,
+}
+
+fn is_of_cluster(arg: &Arg) -> bool {
+    arg.get_help_heading() == Some("Cluster")
+}
+
+/// The names of the subcommands that lead to the command, without the program's.
+fn path(command: &Command) -> &str {
+    command.get_bin_name().and_then(|name| name.strip_prefix("inplace")).unwrap_or_default().trim()
+}
+
 /// The table of arguments. A flag of every command below `parent` is only in the table of `parent`.
-fn flags(command: &Command, parent: Option<&Command>) -> String {
+fn flags(command: &Command, parent: Option<&Command>, part: Part) -> String {
     let own = |arg: &&Arg| {
         let same = |other: &Arg| other.is_global_set() && other.get_id() == arg.get_id();
         let is_above = parent.is_some_and(|parent| parent.get_arguments().any(same));
         let help = [ArgAction::Help, ArgAction::HelpShort, ArgAction::HelpLong, ArgAction::Version];
         let is_help = help.iter().any(|action| discriminant(action) == discriminant(arg.get_action()));
-        !(arg.is_hide_set() || is_above || parent.is_some() && is_help)
+        let is_here = part == Part::All || is_of_cluster(arg) == (part == Part::Cluster);
+        is_here && !(arg.is_hide_set() || is_above || parent.is_some() && is_help)
     };
     let rows: Vec<_> = command.get_arguments().filter(own).map(row).collect();
     if rows.is_empty() {
@@ -138,4 +176,69 @@ fn row(arg: &Arg) -> Vec<String> {
         let _ = write!(help, ". Values: {values}");
     }
     vec![format!("{name}{repeated}"), default, env, help]
+}
+
+/// The commands that do something, with the names that lead to them.
+fn leaves<'a>(command: &'a Command, found: &mut Vec<&'a Command>) {
+    for below in command.get_subcommands().filter(|one| !one.is_hide_set() && one.get_name() != "help") {
+        if below.has_subcommands() { leaves(below, found) } else { found.push(below) }
+    }
+}
+
+/// The words of a line, as a shell splits it.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+    for c in line.split(" | ").next().unwrap_or_default().chars() {
+        match c {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => words.push(std::mem::take(&mut word)),
+            c => word.push(c),
+        }
+    }
+    words.push(word);
+    words
+}
+
+#[test]
+fn every_command_has_examples_and_they_parse() {
+    let root = built();
+    let mut found = Vec::new();
+    leaves(&root, &mut found);
+    assert!(found.len() > 20, "{}", found.len());
+    for leaf in found {
+        let path = path(leaf);
+        assert!(!examples::of(path).is_empty(), "{path} has no example");
+        for (what, line) in examples::of(path) {
+            assert!(
+                line.starts_with(&format!("inplace {path} ")) || *line == format!("inplace {path}"),
+                "{line}"
+            );
+            let parsed = command(None).try_get_matches_from(words(line));
+            assert!(parsed.is_ok(), "{what}: {line}: {}", parsed.unwrap_err());
+        }
+        let help = leaf.clone().render_long_help().to_string();
+        let (example, usage) = (help.find("Examples:").unwrap(), help.find("Usage:").unwrap());
+        assert!(example < usage, "{help}");
+        assert!(!help.contains("7  an inplace agent"), "{path}: the exit codes are in one place");
+    }
+    assert!(root.clone().render_long_help().to_string().contains("7  an inplace agent"));
+}
+
+#[test]
+fn the_plugin_says_its_name_in_the_examples() {
+    let help = command(Some("/usr/bin/kubectl-inplace".into())).render_long_help().to_string();
+    assert!(help.contains("  kubectl inplace status -A -w"), "{help}");
+}
+
+#[test]
+fn the_help_has_the_colour_that_was_asked_for() {
+    use clap::ColorChoice;
+    for (line, choice) in [
+        ("inplace --help", ColorChoice::Auto),
+        ("inplace --color=never --help", ColorChoice::Never),
+        ("inplace status --color always --help", ColorChoice::Always),
+        ("inplace status -- --color=always", ColorChoice::Auto),
+    ] {
+        assert_eq!(crate::help_color(line.split(' ').map(Into::into)), choice, "{line}");
+    }
 }

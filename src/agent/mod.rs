@@ -174,7 +174,11 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         return context.serve(node, metrics, registry, results, requests, None).await;
     }
     let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
-    let target = ConnectOptions { kubeconfig: cluster.kubeconfig, context: cluster.context };
+    let target = ConnectOptions {
+        kubeconfig: cluster.kubeconfig,
+        context: cluster.context,
+        ..ConnectOptions::default()
+    };
     let (api, namespace) = client::connect(&target).await?;
     // The watch of the pods runs until the last operation has reached a safe point.
     let watching = CancellationToken::new();

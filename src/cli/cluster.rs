@@ -3,22 +3,20 @@
 //! Only connects and bounds calls; each command makes its own requests.
 
 use std::fmt::Debug;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 
+use crate::cli::completion;
+use crate::cli::connection::{self, ConnectionArgs};
 use crate::cli::exit::Exit;
 use crate::cluster;
-use crate::cluster::client::{ConnectOptions, connect};
 use crate::cluster::error::Error;
 use crate::failure::Class;
 
-/// Timeout of one API call.
-const CALL: Duration = Duration::from_secs(10);
 /// The field manager of every write of the command line.
 pub(super) const MANAGER: &str = "inplace-cli";
 /// Objects per page of a list request.
@@ -29,21 +27,16 @@ pub(super) const PAGE: u32 = 500;
 #[command(next_help_heading = "Cluster")]
 pub(super) struct ClusterArgs {
     /// The namespace [default: the context's]
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", add = ArgValueCompleter::new(completion::namespaces))]
     pub(super) namespace: Option<String>,
-    /// The context of the kubeconfig [default: its current one]
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
-    /// The kubeconfig [default: $KUBECONFIG, ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 }
 
 impl ClusterArgs {
     /// Connects as kubectl does. The namespace is that of `-n`, or else that of the kubeconfig's context.
     pub(super) async fn connect(&self) -> Result<(Client, String), Failed> {
-        let target = ConnectOptions { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() };
-        let (client, default) = connect(&target).await?;
+        let (client, default) = self.connection.connect().await?;
         Ok((client, self.namespace.clone().unwrap_or(default)))
     }
 }
@@ -54,7 +47,7 @@ pub(super) enum Failed {
     /// The API server returned an error, or did not answer in time.
     #[error(transparent)]
     Cluster(#[from] cluster::error::Error),
-    /// The command line is wrong in a way that clap cannot check.
+    /// The command line, or the kubeconfig that it names, is wrong in a way that clap cannot check.
     #[error("{0}")]
     Usage(String),
     /// The request cannot be carried out as written.
@@ -80,14 +73,15 @@ impl Failed {
     }
 }
 
-/// Awaits `call` for at most [`CALL`]. `doing` names the call in the error.
+/// Awaits `call` for at most the time of `--request-timeout`. `doing` names the call in the error.
 pub(super) async fn bounded<T>(
     doing: &str,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Failed> {
-    let answer = match tokio::time::timeout(CALL, call).await {
+    let limit = connection::call_limit();
+    let answer = match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer.map_err(|error| Error::of(doing, error)),
-        Err(_) => Err(Error::late(doing, CALL)),
+        Err(_) => Err(Error::late(doing, limit)),
     };
     Ok(answer?)
 }

@@ -11,7 +11,7 @@ pub enum Exit {
     Done,
     /// 1: failed; the message says what was touched.
     Failed,
-    /// 2: the command line is wrong.
+    /// 2: the command line, or the kubeconfig, is wrong.
     Usage,
     /// 3: refused; it cannot be done as written, and nothing was touched.
     Refused,
@@ -30,12 +30,12 @@ pub enum Exit {
     TimedOut,
 }
 
-/// The table of exit codes that is printed below `--help`.
+/// The table of exit codes that is printed below `inplace --help`.
 pub const HELP: &str = "\
 Exit codes:
   0  done, and observed on the runtime
   1  failed; the message says what was touched
-  2  the command line is wrong
+  2  the command line or the kubeconfig is wrong
   3  refused: the request cannot be executed as written, nothing was touched
   4  rolled back: the new image did not come up, the old one runs again
   5  interrupted, cancelled or replaced: nothing was touched, or the remaining work is in the journal

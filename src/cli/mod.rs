@@ -8,18 +8,29 @@
 //! | `workload_rollout` | `rollout` for a `GameDeployment` or a `GameStatefulSet` |
 //! | `hook` | `hook`: tries and explains hooks |
 //! | `migrate` | `migrate check`: what a takeover from a bk-bcs operator would change |
+//! | `top` | `top`: operations, downtime and failures by workload or node |
+//! | `completion` | `completion`: the names that a shell completes |
 //! | `node` | `node`: on a node, without an API server |
 
 mod cluster;
+pub mod completion;
+mod connection;
 pub mod crds;
+mod dry_run;
+pub mod examples;
 pub mod exit;
 mod flag_help;
+mod form;
 pub mod hook;
 mod in_place_rollout;
+mod json_path;
 pub mod migrate;
 mod named_value;
 pub mod node;
 mod output;
+mod paint;
 pub mod pod;
 mod span;
+pub mod top;
+pub mod version;
 pub mod workload_rollout;

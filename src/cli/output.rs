@@ -1,5 +1,6 @@
 //! Output of all commands: results go to standard output, everything else to standard error.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::status::Status;
+use crate::api::status::{Phase, Status};
+use crate::cli::paint;
 use crate::node::drive::{Observer, OperationEvent};
+use crate::process::color;
 
 /// The form of the result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -21,54 +24,22 @@ pub(super) enum Format {
     Json,
 }
 
-/// The form of a result for programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Data {
-    /// On one line
-    Json,
-    /// A document
-    Yaml,
-}
-
-impl Data {
-    pub(super) fn print(self, value: &impl Serialize) {
-        match self {
-            Self::Json => json(value),
-            Self::Yaml => yaml(value),
-        }
-    }
-}
-
-/// The form of a result that may be only a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Form {
-    /// On one line
-    Json,
-    /// A document
-    Yaml,
-    /// The name of the rollout that was created for a workload
-    Name,
-}
-
-impl Form {
-    /// `None` for the output form `name`.
-    pub(super) fn data(self) -> Option<Data> {
-        match self {
-            Self::Json => Some(Data::Json),
-            Self::Yaml => Some(Data::Yaml),
-            Self::Name => None,
-        }
-    }
-}
-
 /// Writes one line to standard output.
 pub(super) fn line(text: &str) {
     // If the reader has closed the pipe, the rest is dropped.
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
 
+/// Writes text without a line break after it, as kubectl does for a template.
+pub(super) fn text(text: &str) {
+    let mut out = io::stdout().lock();
+    // If the reader has closed the pipe, the rest is dropped.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 /// Writes one line to standard error.
 pub(super) fn message(text: &str) {
+    let text = if color::is_wanted(&io::stderr()) { paint::error(text) } else { text.to_owned() };
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
@@ -88,15 +59,35 @@ pub(super) fn yaml(value: &impl Serialize) {
     }
 }
 
+/// A phase, coloured if standard output is.
+pub(super) fn phase(phase: Phase) -> String {
+    let text = phase.to_string();
+    if color::is_wanted(&io::stdout()) { paint::word(&text) } else { text }
+}
+
 /// Writes rows under headings; each column is as wide as its widest cell.
 pub(super) fn table(headings: &[&str], cells: &[Vec<String>]) {
-    for text in rows(headings, cells, &mut Vec::new()) {
+    for text in stdout_rows(headings, cells, &mut Vec::new()) {
         line(&text);
     }
 }
 
+/// The lines of a table for standard output, with colours if it has any.
+pub(super) fn stdout_rows(headings: &[&str], cells: &[Vec<String>], widths: &mut Vec<usize>) -> Vec<String> {
+    painted_rows(headings, cells, widths, color::is_wanted(&io::stdout()))
+}
+
 /// The lines of a table, headings first. `widths` carries the widths of the previous lines; they never shrink.
 pub(super) fn rows(headings: &[&str], cells: &[Vec<String>], widths: &mut Vec<usize>) -> Vec<String> {
+    painted_rows(headings, cells, widths, false)
+}
+
+fn painted_rows(
+    headings: &[&str],
+    cells: &[Vec<String>],
+    widths: &mut Vec<usize>,
+    has_color: bool,
+) -> Vec<String> {
     let width = |column: usize| {
         let cells = cells.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([headings[column].chars().count()]).max().unwrap_or(0)
@@ -105,12 +96,22 @@ pub(super) fn rows(headings: &[&str], cells: &[Vec<String>], widths: &mut Vec<us
     for (column, known) in widths.iter_mut().enumerate() {
         *known = width(column).max(*known);
     }
-    let row = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&*widths).map(|(cell, width)| format!("{cell:width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    let row = |cells: Vec<&str>, is_heading: bool| {
+        let mut text = String::new();
+        let mut gap = 0;
+        for ((cell, width), heading) in cells.iter().zip(&*widths).zip(headings) {
+            let _ = write!(text, "{:gap$}", "");
+            text.push_str(&match (has_color, is_heading) {
+                (false, _) => (*cell).to_owned(),
+                (true, true) => paint::heading(cell),
+                (true, false) => paint::cell(heading, cell),
+            });
+            gap = width.saturating_sub(cell.chars().count()) + 2;
+        }
+        text.trim_end().to_owned()
     };
-    let cells = cells.iter().map(|cells| row(cells.iter().map(String::as_str).collect()));
-    std::iter::once(row(headings.to_vec())).chain(cells).collect()
+    let cells = cells.iter().map(|cells| row(cells.iter().map(String::as_str).collect(), false));
+    std::iter::once(row(headings.to_vec(), true)).chain(cells).collect()
 }
 
 /// The elapsed time in one unit, close to kubectl's ages.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::cluster::error::Error;
+use crate::cluster::overrides::Overrides;
 use crate::failure::Class;
 
 /// The limit for TCP connect and TLS handshake. If it takes longer, the load balancer in front of the API server is
@@ -24,6 +25,8 @@ pub struct ConnectOptions {
     pub kubeconfig: Option<PathBuf>,
     /// The context in the kubeconfig; `None` for its current context.
     pub context: Option<String>,
+    /// What replaces the settings of the kubeconfig.
+    pub overrides: Overrides,
 }
 
 /// Creates a client, and returns it with the default namespace. Does not contact the server yet.
@@ -42,24 +45,48 @@ pub async fn connect(target: &ConnectOptions) -> Result<(kube::Client, String), 
 }
 
 async fn config(target: &ConnectOptions) -> Result<Config, Error> {
-    let options = KubeConfigOptions { context: target.context.clone(), ..Default::default() };
-    if let Some(path) = &target.kubeconfig {
-        let file = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
-        return Config::from_custom_kubeconfig(file, &options).await.map_err(|error| unusable(&error));
+    let ConnectOptions { kubeconfig, context, overrides } = target;
+    let file = match kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let file = match file {
+        Ok(file) => file,
+        // With the server's URL no kubeconfig is needed.
+        Err(error) if kubeconfig.is_none() && is_absent(&error) && overrides.server.is_some() => {
+            Kubeconfig::default()
+        }
+        Err(error) => return without_file(target, &error),
+    };
+    if let Some(user) = overrides.missing_user(&file) {
+        return Err(wrong(format!("the kubeconfig cannot be used: it has no user {user}")));
     }
-    let by_file = Config::from_kubeconfig(&options).await;
-    match by_file {
+    let mut options = KubeConfigOptions { context: context.clone(), ..Default::default() };
+    let mut changed = file;
+    overrides.apply(&mut changed, &mut options);
+    match Config::from_custom_kubeconfig(changed, &options).await {
         Ok(config) => Ok(config),
-        // A service account has no contexts, so a named context requires a kubeconfig.
-        Err(error) if target.context.is_some() || !is_absent(&error) => Err(unusable(&error)),
-        Err(_) => Config::incluster().map_err(|_| {
-            let message =
-                "no kubeconfig (--kubeconfig, KUBECONFIG, ~/.kube/config), and this is not a pod with a \
-                           service account"
-                    .to_owned();
-            Error::own(DOING, Class::Final, message)
-        }),
+        Err(error) => without_file(target, &error),
     }
+}
+
+/// The service account of this pod, if no kubeconfig was named and there is none.
+fn without_file(target: &ConnectOptions, error: &KubeconfigError) -> Result<Config, Error> {
+    let ConnectOptions { kubeconfig, context, overrides } = target;
+    // A service account has no contexts, clusters and users, so such a name requires a kubeconfig.
+    let named = [context, &overrides.cluster, &overrides.user].into_iter().any(Option::is_some);
+    if kubeconfig.is_some() || named || !is_absent(error) {
+        return Err(unusable(error));
+    }
+    let config = Config::incluster().map_err(|_| {
+        wrong(
+            "no kubeconfig (--kubeconfig, KUBECONFIG, ~/.kube/config), and this is not a pod with a service account"
+                .to_owned(),
+        )
+    });
+    let mut config = config?;
+    config.auth_info = overrides.of_user(config.auth_info);
+    Ok(config)
 }
 
 /// True if there is no kubeconfig, or an empty one.
@@ -72,5 +99,9 @@ fn is_absent(error: &KubeconfigError) -> bool {
 }
 
 fn unusable(error: &KubeconfigError) -> Error {
-    Error::own(DOING, Class::Final, format!("the kubeconfig cannot be used: {error}"))
+    wrong(format!("the kubeconfig cannot be used: {error}"))
+}
+
+fn wrong(message: String) -> Error {
+    Error::own(DOING, Class::Final, message)
 }

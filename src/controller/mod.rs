@@ -131,7 +131,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let io = |what: String| |source| Error::Io { what, source };
     let Args { kubeconfig, context, namespace, identity, listen, hooks, webhooks: webhook_args } = args;
     let stop = shutdown::on_signal().map_err(io("signals cannot be watched".to_owned()))?;
-    let (api, own) = client::connect(&ConnectOptions { kubeconfig, context }).await?;
+    let (api, own) =
+        client::connect(&ConnectOptions { kubeconfig, context, ..ConnectOptions::default() }).await?;
     let namespace = namespace.unwrap_or(own);
     let server = Server::new(api);
     let webhooks = webhook_args

@@ -6,14 +6,11 @@
 use std::time::Duration;
 
 use crate::api::hook_run::{HookRunSpec, MAX_SPEC_BYTES};
-use crate::api::hook_template::{
-    Argument, Exec, HookTemplateSpec, Kubernetes, Metric, Policy, Prometheus, Provider, Web,
-};
+use crate::api::hook_template::{Argument, HookTemplateSpec, Metric, Policy, Web};
 use crate::api::request::HookArg;
 use crate::hook::args::{self, Injected, Unresolved};
 use crate::hook::assess::{Conditions, DEFAULT_ERROR_LIMIT, Limits};
 use crate::hook::condition::Condition;
-use crate::hook::json_path;
 use crate::hook::program::Program;
 use crate::hook::schedule::{MAX_DURATION, MIN_INTERVAL, Schedule, parse_duration};
 use crate::hook::template;
@@ -22,10 +19,6 @@ use crate::hook::template;
 const MAX_METRICS: usize = 64;
 /// Maximum number of containers of a pod for which a template is checked.
 const MAX_CONTAINERS: usize = 64;
-/// Maximum timeout of one measurement, in seconds: a measurement holds a permit that others wait for.
-const MAX_TIMEOUT: i32 = 60;
-/// The only fields that the kubernetes provider supports.
-const ANNOTATIONS: &str = "metadata.annotations.";
 
 /// Why a hook cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,26 +96,34 @@ fn hosts_stay(template: &HookTemplateSpec, given: &[HookArg]) -> Result<(), Inva
     Ok(())
 }
 
+/// What stands for the arguments that have no value in a template: a number, a URL, a scheme.
+pub(super) const STAND_INS: [&str; 3] = ["1", "http://1", "http"];
+
+/// The arguments of a template with `value` for those without one, and a pod that injects values.
+pub(super) fn stand_in(template: &HookTemplateSpec, value: &str) -> (Vec<HookArg>, Injected) {
+    let given = |arg: &Argument| HookArg { name: arg.name.clone(), value: value.to_owned() };
+    let open = template.args.iter().filter(|arg| arg.value.is_none()).map(given).collect();
+    let pod = Injected {
+        pod_name: "pod".to_owned(),
+        pod_namespace: "namespace".to_owned(),
+        pod_ip: "127.0.0.1".to_owned(),
+        host_ip: "127.0.0.1".to_owned(),
+        containers: vec!["container".to_owned(); MAX_CONTAINERS],
+        modified: vec!["container".to_owned(); MAX_CONTAINERS],
+    };
+    (open, pod)
+}
+
 /// Checks a template before it is run. An argument without a value may stand for any part of a field: a port, a
 /// whole URL, a scheme. The template is valid if it can be run with one of these substitutes.
 pub fn template(template: &HookTemplateSpec) -> Result<HookRunSpec, Invalid> {
-    let stand_in = |value: &str| {
-        let value = value.to_owned();
-        let given = |arg: &Argument| HookArg { name: arg.name.clone(), value: value.clone() };
-        let open: Vec<_> = template.args.iter().filter(|arg| arg.value.is_none()).map(given).collect();
-        let pod = Injected {
-            pod_name: "pod".to_owned(),
-            pod_namespace: "namespace".to_owned(),
-            pod_ip: "127.0.0.1".to_owned(),
-            host_ip: "127.0.0.1".to_owned(),
-            containers: vec!["container".to_owned(); MAX_CONTAINERS],
-            modified: vec!["container".to_owned(); MAX_CONTAINERS],
-        };
-        prepare(template, &open, Some(&pod))
+    let prepared = |value: &str| {
+        let (given, pod) = stand_in(template, value);
+        prepare(template, &given, Some(&pod))
     };
-    stand_in("1").or_else(|invalid| {
-        ["http://1", "http"].into_iter().find_map(|value| stand_in(value).ok()).ok_or(invalid)
-    })
+    let [first, others @ ..] = STAND_INS;
+    prepared(first)
+        .or_else(|invalid| others.into_iter().find_map(|value| prepared(value).ok()).ok_or(invalid))
 }
 
 /// One metric, with its fields parsed and its limits set.
@@ -165,13 +166,10 @@ fn compile_metric(metric: &Metric, args: &[Argument]) -> Result<CompiledMetric, 
     let check = Check { metric: &metric.name, args };
     let schedule = Schedule {
         initial_delay: check.duration("initialDelay", metric.initial_delay.as_ref())?.unwrap_or_default(),
-        interval: check.duration("interval", metric.interval.as_ref())?,
+        interval: check.interval(metric)?,
     };
-    if schedule.interval.is_some_and(|interval| interval < MIN_INTERVAL) {
-        return Err(check.wrong("interval", "it must be at least 100ms"));
-    }
     let limits = limits(&check, metric, schedule.interval)?;
-    check.provider(&metric.provider)?;
+    check.provider(&metric.provider).into_iter().next().map_or(Ok(()), Err)?;
     let conditions = Conditions {
         success: check.condition("successCondition", metric.success_condition.as_ref())?,
         failure: check.condition("failureCondition", metric.failure_condition.as_ref())?,
@@ -180,7 +178,11 @@ fn compile_metric(metric: &Metric, args: &[Argument]) -> Result<CompiledMetric, 
 }
 
 /// The limits of a metric, with their defaults, as the section Conditions of docs/hooks.md states them.
-fn limits(check: &Check<'_>, metric: &Metric, interval: Option<Duration>) -> Result<Limits, Invalid> {
+pub(super) fn limits(
+    check: &Check<'_>,
+    metric: &Metric,
+    interval: Option<Duration>,
+) -> Result<Limits, Invalid> {
     let fields = [
         ("count", metric.count),
         ("failureLimit", metric.failure_limit),
@@ -234,18 +236,18 @@ fn limits(check: &Check<'_>, metric: &Metric, interval: Option<Duration>) -> Res
 }
 
 /// Checks the fields of one metric; the messages name it.
-struct Check<'a> {
-    metric: &'a str,
-    args: &'a [Argument],
+pub(super) struct Check<'a> {
+    pub(super) metric: &'a str,
+    pub(super) args: &'a [Argument],
 }
 
 impl Check<'_> {
-    fn wrong(&self, field: &str, problem: &str) -> Invalid {
+    pub(super) fn wrong(&self, field: &str, problem: &str) -> Invalid {
         let metric = crate::hook::value::cut(self.metric, 128);
         Invalid::Field { metric, field: field.to_owned(), problem: problem.to_owned() }
     }
 
-    fn duration(&self, field: &str, text: Option<&String>) -> Result<Option<Duration>, Invalid> {
+    pub(super) fn duration(&self, field: &str, text: Option<&String>) -> Result<Option<Duration>, Invalid> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
         match parse_duration(text) {
             Ok(duration) if duration > MAX_DURATION => {
@@ -256,105 +258,25 @@ impl Check<'_> {
         }
     }
 
-    fn condition(&self, field: &str, source: Option<&String>) -> Result<Option<Condition>, Invalid> {
+    pub(super) fn interval(&self, metric: &Metric) -> Result<Option<Duration>, Invalid> {
+        let interval = self.duration("interval", metric.interval.as_ref())?;
+        if interval.is_some_and(|interval| interval < MIN_INTERVAL) {
+            return Err(self.wrong("interval", "it must be at least 100ms"));
+        }
+        Ok(interval)
+    }
+
+    pub(super) fn condition(
+        &self,
+        field: &str,
+        source: Option<&String>,
+    ) -> Result<Option<Condition>, Invalid> {
         let Some(source) = source.filter(|source| !source.trim().is_empty()) else { return Ok(None) };
         Condition::compile(source).map(Some).map_err(|error| self.wrong(field, &error.to_string()))
     }
 
-    fn rendered(&self, field: &str, text: &str) -> Result<String, Invalid> {
+    pub(super) fn rendered(&self, field: &str, text: &str) -> Result<String, Invalid> {
         template::render(text, self.args).map_err(|error| self.wrong(field, &error.to_string()))
-    }
-
-    fn url(&self, field: &str, text: &str) -> Result<(), Invalid> {
-        let url = self.rendered(field, text)?;
-        let uri = url.parse::<http::Uri>().ok();
-        let scheme = uri.as_ref().and_then(http::Uri::scheme_str);
-        if !matches!(scheme, Some("http" | "https")) {
-            let problem = "it must be a URL that begins with http:// or https://";
-            return Err(self.wrong(field, problem));
-        }
-        Ok(())
-    }
-
-    fn provider(&self, provider: &Provider) -> Result<(), Invalid> {
-        let Provider { web, prometheus, kubernetes, exec } = provider;
-        match (web, prometheus, kubernetes, exec) {
-            (Some(web), None, None, None) => self.web(web),
-            (None, Some(prometheus), None, None) => self.prometheus(prometheus),
-            (None, None, Some(kubernetes), None) => self.kubernetes(kubernetes),
-            (None, None, None, Some(exec)) => self.exec(exec),
-            _ => {
-                Err(self.wrong("provider", "there must be exactly one of web, prometheus, kubernetes, exec"))
-            }
-        }
-    }
-
-    fn web(&self, web: &Web) -> Result<(), Invalid> {
-        self.url("provider.web.url", &web.url)?;
-        for (index, header) in web.headers.iter().enumerate() {
-            let field = format!("provider.web.headers[{index}]");
-            if http::HeaderName::from_bytes(header.key.as_bytes()).is_err() {
-                return Err(self.wrong(&field, "its key is not the name of an HTTP header"));
-            }
-            if http::HeaderValue::from_str(&self.rendered(&field, &header.value)?).is_err() {
-                return Err(self
-                    .wrong(&field, "its value contains characters that are not allowed in an HTTP header"));
-            }
-        }
-        if let Some(body) = &web.body {
-            self.rendered("provider.web.body", body)?;
-        }
-        if let Some(path) = web.json_path.as_ref().filter(|path| !path.is_empty()) {
-            json_path::Path::parse(path)
-                .map_err(|error| self.wrong("provider.web.jsonPath", &error.to_string()))?;
-        }
-        if web.status_codes.iter().any(|code| !(200..=599).contains(code)) {
-            return Err(self.wrong("provider.web.statusCodes", "each must be 200 to 599"));
-        }
-        self.timeout("provider.web.timeoutSeconds", web.timeout_seconds)
-    }
-
-    fn timeout(&self, field: &str, seconds: Option<i32>) -> Result<(), Invalid> {
-        match seconds {
-            Some(seconds) if seconds > MAX_TIMEOUT => {
-                Err(self.wrong(field, &format!("it must be at most {MAX_TIMEOUT}")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn prometheus(&self, prometheus: &Prometheus) -> Result<(), Invalid> {
-        self.url("provider.prometheus.address", &prometheus.address)?;
-        if self.rendered("provider.prometheus.query", &prometheus.query)?.trim().is_empty() {
-            return Err(self.wrong("provider.prometheus.query", "it must not be empty"));
-        }
-        Ok(())
-    }
-
-    fn kubernetes(&self, kubernetes: &Kubernetes) -> Result<(), Invalid> {
-        if kubernetes.fields.is_empty() {
-            return Err(self.wrong("provider.kubernetes.fields", "there must be at least one"));
-        }
-        for (index, field) in kubernetes.fields.iter().enumerate() {
-            if field.path.strip_prefix(ANNOTATIONS).is_none_or(str::is_empty) {
-                let name = format!("provider.kubernetes.fields[{index}].path");
-                return Err(self.wrong(&name, "only `metadata.annotations.KEY` is supported"));
-            }
-        }
-        Ok(())
-    }
-
-    fn exec(&self, exec: &Exec) -> Result<(), Invalid> {
-        if exec.container.is_empty() {
-            return Err(self.wrong("provider.exec.container", "it must not be empty"));
-        }
-        if exec.command.first().is_none_or(String::is_empty) {
-            return Err(self.wrong("provider.exec.command", "it must name a program"));
-        }
-        for (index, word) in exec.command.iter().enumerate() {
-            self.rendered(&format!("provider.exec.command[{index}]"), word)?;
-        }
-        self.timeout("provider.exec.timeoutSeconds", exec.timeout_seconds)
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Log lines must not contain environment values or tokens; the callers are responsible for that.
 
-use std::io::IsTerminal;
-
 use tracing_subscriber::EnvFilter;
+
+use crate::process::color;
 
 /// Silences a module that logs each error that it also returns. The caller logs that error, once.
 const QUIET: &str = "kube_client::client::builder=off";
@@ -37,7 +37,7 @@ pub fn start(args: &LogArgs) -> Result<(), tracing_subscriber::filter::ParseErro
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(color::is_wanted(&std::io::stderr()))
         .with_target(false);
     // A second call fails because a logger is already installed, which is intended.
     let _ = if args.log_json { lines.json().try_init() } else { lines.try_init() };

@@ -6,6 +6,7 @@ pub mod admin;
 pub mod backoff;
 pub mod cause;
 pub mod clock;
+pub mod color;
 pub mod disk;
 pub mod fault;
 pub mod file;

@@ -260,7 +260,7 @@ fn a_slip_in_one_name_changes_no_pod() {
         (["restart", &pod.name, &pod.name, "-c", "db"], 3, "has no container db; it has app, side"),
         (["restart", &pod.name, &pod.name, "--grace", "3s"], 2, "select with -c (app, side)"),
         (["swap", &pod.name, &pod.name, "--grace", "3s"], 2, "the image is missing"),
-        (["restart", &pod.name, &pod.name, "--context", "none"], 3, "kubeconfig"),
+        (["restart", &pod.name, &pod.name, "--context", "none"], 2, "kubeconfig"),
     ] {
         let output = inplace(&args);
         let reported = text(&output.stderr);

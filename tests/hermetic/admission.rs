@@ -78,7 +78,7 @@ impl Fixture {
     }
 
     async fn replica(&self, args: &WebhookArgs) -> Replica {
-        let target = ConnectOptions { kubeconfig: Some(self.api.kubeconfig()), context: None };
+        let target = ConnectOptions { kubeconfig: Some(self.api.kubeconfig()), ..ConnectOptions::default() };
         let server = Server::new(connect(&target).await.unwrap().0);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -12,7 +12,7 @@ use crate::cli::exit::Exit;
 use crate::cli::output::{self, message};
 use crate::cluster;
 use crate::failure::Class;
-use crate::hook::check;
+use crate::hook::problems::problems;
 
 mod explain;
 mod pod;
@@ -55,6 +55,9 @@ enum Failed {
     /// The API server returned an error, or did not answer in time.
     #[error(transparent)]
     Cluster(#[from] cluster::error::Error),
+    /// The connection to the API server could not be prepared.
+    #[error(transparent)]
+    Connection(#[from] crate::cli::cluster::Failed),
 }
 
 impl Failed {
@@ -64,6 +67,7 @@ impl Failed {
             Self::Endpoint(_) => Exit::RuntimeAway,
             Self::Runtime(error) if error.class == Class::Unavailable => Exit::RuntimeAway,
             Self::Runtime(_) => Exit::Failed,
+            Self::Connection(error) => error.exit(),
             Self::Cluster(error) => match error.class() {
                 Class::Unavailable | Class::NotSent => Exit::ClusterAway,
                 Class::Gone | Class::Denied | Class::Final => Exit::Refused,
@@ -92,9 +96,11 @@ fn check(args: &CheckArgs) -> Result<Exit, Failed> {
     let template = read(&args.file)?;
     let name = template.metadata.name.unwrap_or_default();
     let open: Vec<_> = template.spec.args.iter().filter(|arg| arg.value.is_none()).collect();
-    let spec = check::template(&template.spec);
-    let spec = spec.map_err(|invalid| Failed::Refused(format!("{}: {invalid}", args.file.display())))?;
-    output::line(&format!("HookTemplate {name} is valid: {} metric(s)", spec.metrics.len()));
+    let problems: Vec<_> = problems(&template.spec).iter().map(ToString::to_string).collect();
+    if !problems.is_empty() {
+        return Err(Failed::Refused(format!("{}: {}", args.file.display(), problems.join("\n  "))));
+    }
+    output::line(&format!("HookTemplate {name} is valid: {} metric(s)", template.spec.metrics.len()));
     if !open.is_empty() {
         let names: Vec<_> = open.iter().map(|arg| arg.name.as_str()).collect();
         output::line(&format!("arguments to set for each run: {}", names.join(", ")));

@@ -1,22 +1,17 @@
 //! The pod that a hook runs for: the values that are injected into the hook, from the API server or from this
 //! node's runtime. Reads only.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 
 use crate::api::annotation::{CONTAINER_NAME, POD_UID};
+use crate::cli::cluster::bounded;
 use crate::cli::hook::Failed;
-use crate::cluster::error::Error;
 use crate::cri::identity::{self, Origin};
 use crate::cri::proto::v1::PodSandboxState;
 use crate::cri::{self, convert};
 use crate::hook::args::Injected;
 use crate::hook::place::{HookPod, Place};
-
-/// Timeout of one API call.
-const CALL: Duration = Duration::from_secs(10);
 
 /// Reads the pod from the API server.
 pub(super) async fn in_cluster(
@@ -26,10 +21,7 @@ pub(super) async fn in_cluster(
 ) -> Result<(Place, Injected), Failed> {
     let doing = format!("reading pod {namespace}/{name}");
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let pod = match tokio::time::timeout(CALL, pods.get(name)).await {
-        Ok(pod) => pod.map_err(|error| Error::of(&doing, error))?,
-        Err(_) => return Err(Error::late(&doing, CALL).into()),
-    };
+    let pod = bounded(&doing, pods.get(name)).await?;
     let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
     let injected = Injected {
         pod_name: name.to_owned(),

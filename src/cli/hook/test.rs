@@ -6,12 +6,12 @@ use clap::Args;
 
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::hook_template::HookTemplateSpec;
+use crate::cli::connection::ConnectionArgs;
 use crate::cli::exit::Exit;
 use crate::cli::hook::explain::Explain;
 use crate::cli::hook::{Failed, pod, read};
 use crate::cli::named_value::NamedValue;
 use crate::cli::output;
-use crate::cluster::client::{ConnectOptions, connect};
 use crate::cluster::server::Server;
 use crate::cri::client::Client;
 use crate::cri::endpoint::Endpoint;
@@ -52,15 +52,11 @@ pub(super) struct AboutArgs {
     /// Its namespace [default: the context's; with --runtime-endpoint: default]
     #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
-    /// The kubeconfig [default: $KUBECONFIG, ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig [default: its current one]
-    #[arg(long, value_name = "NAME")]
-    context: Option<String>,
     /// Socket of this node's runtime, for `exec`; without a kubeconfig the pod is read from it as well
     #[arg(long, env = "INPLACE_RUNTIME_ENDPOINT", value_name = "unix:///PATH")]
     runtime_endpoint: Option<String>,
+    #[command(flatten)]
+    connection: ConnectionArgs,
 }
 
 /// The form of the result.
@@ -131,12 +127,12 @@ fn once_each(template: &mut HookTemplateSpec) {
 }
 
 async fn context(about: AboutArgs) -> Result<Context, Failed> {
-    let AboutArgs { pod, namespace, kubeconfig, context, runtime_endpoint } = about;
+    let AboutArgs { pod, namespace, runtime_endpoint, connection } = about;
     let runtime = match runtime_endpoint {
         Some(given) => Some(Client::new(&Endpoint::parse(&given)?, None)),
         None => None,
     };
-    let named = kubeconfig.is_some() || context.is_some();
+    let named = connection.is_given();
     if pod.is_none() && !named {
         let place =
             Place { namespace: namespace.unwrap_or_else(|| "default".to_owned()), ..Place::default() };
@@ -147,7 +143,7 @@ async fn context(about: AboutArgs) -> Result<Context, Failed> {
         let (place, injected) = pod::on_node(client, namespace, name).await?;
         return Ok(Context { runtime, server: None, place, injected: Some(injected) });
     }
-    let (client, default) = connect(&ConnectOptions { kubeconfig, context }).await?;
+    let (client, default) = connection.connect().await?;
     let namespace = namespace.unwrap_or(default);
     let (place, injected) = match &pod {
         Some(name) => {

@@ -2,22 +2,26 @@
 //! rollout that has ended.
 
 use crate::cli::cluster::{ClusterArgs, Failed};
+use crate::cli::dry_run::DryRun;
 use crate::cli::exit::Exit;
+use crate::cli::form::Data;
 use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::in_place_rollout::server::RolloutClient;
-use crate::cli::output::{Data, line};
+use crate::cli::output::line;
 
 /// Sets `spec.paused`, unless the rollout has ended.
 pub(in crate::cli) async fn pause(
     name: &RolloutName,
     paused: bool,
+    dry_run: DryRun,
     cluster: &ClusterArgs,
     output: Option<Data>,
 ) -> Result<Exit, Failed> {
     let server = RolloutClient::connect(cluster).await?;
     let now = open(&server, name).await?;
     let changed = now.spec.paused != paused;
-    let now = if changed { server.pause(name, paused).await? } else { now };
+    let now = if changed && dry_run.is_sent() { server.pause(name, paused, dry_run).await? } else { now };
+    let suffix = dry_run.suffix();
     let (state, already, then) = if paused {
         ("paused", "paused", "pods in progress are completed, no further pod is started")
     } else {
@@ -25,8 +29,8 @@ pub(in crate::cli) async fn pause(
     };
     match output {
         Some(form) => form.print(&now),
-        None if changed => line(&format!("{name} {state}: {then}")),
-        None => line(&format!("{name} was already {already}")),
+        None if changed => line(&format!("{name} {state}: {then}{suffix}")),
+        None => line(&format!("{name} was already {already}{suffix}")),
     }
     Ok(Exit::Done)
 }
@@ -34,16 +38,20 @@ pub(in crate::cli) async fn pause(
 /// Deletes the rollout, unless it has ended.
 pub(in crate::cli) async fn cancel(
     name: &RolloutName,
+    dry_run: DryRun,
     cluster: &ClusterArgs,
     output: Option<Data>,
 ) -> Result<Exit, Failed> {
     let server = RolloutClient::connect(cluster).await?;
     let now = open(&server, name).await?;
-    server.delete(name, now.metadata.uid.clone()).await?;
+    if dry_run.is_sent() {
+        server.delete(name, now.metadata.uid.clone(), dry_run).await?;
+    }
     match output {
         Some(form) => form.print(&now),
         None => line(&format!(
-            "{name} deleted: pods that have been touched are completed, no further pod is started"
+            "{name} deleted: pods that have been touched are completed, no further pod is started{}",
+            dry_run.suffix()
         )),
     }
     Ok(Exit::Done)

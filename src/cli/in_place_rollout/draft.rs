@@ -34,7 +34,7 @@ impl std::fmt::Display for Whose {
 
 impl Labels {
     /// The labels in the syntax of the API server's label selector.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::cli) fn text(&self) -> String {
         self.0.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
     }
 }

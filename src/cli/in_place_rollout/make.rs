@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::request::{ContainerRequest, Request};
 use crate::cli::cluster::{ClusterArgs, Failed};
+use crate::cli::dry_run::DryRun;
 use crate::cli::exit::Exit;
+use crate::cli::form::Data;
 use crate::cli::in_place_rollout::draft::{self, Whose, draft};
 use crate::cli::in_place_rollout::flags::{OnRolloutFailure, RolloutFlags};
 use crate::cli::in_place_rollout::follow::follow;
 use crate::cli::in_place_rollout::names::{RolloutName, WorkloadName};
 use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::status::report_end;
-use crate::cli::output::{Form, line, message, yaml};
+use crate::cli::output::{line, message, yaml};
 
 /// The arguments of `restart` or `swap`.
 pub(in crate::cli) struct Order<'a> {
@@ -26,9 +27,9 @@ pub(in crate::cli) struct Order<'a> {
     /// The containers to swap.
     pub(in crate::cli) swaps: Vec<ContainerRequest>,
     pub(in crate::cli) flags: RolloutFlags,
-    pub(in crate::cli) dry_run: bool,
+    pub(in crate::cli) dry_run: DryRun,
     pub(in crate::cli) wait: Wait,
-    pub(in crate::cli) output: Option<Form>,
+    pub(in crate::cli) output: Option<Data>,
 }
 
 /// How long the command follows the rollout.
@@ -64,13 +65,16 @@ pub(in crate::cli) async fn run(
             message(&format!("ipr/{name} is in progress for {whose}: the new rollout replaces it"));
         }
     }
-    if order.dry_run {
-        let made = server.create(&draft, true).await?;
-        match order.output {
-            Some(form) => print(form, &made),
+    if order.dry_run != DryRun::None {
+        let made = if order.dry_run.is_sent() { server.create(&draft, true).await? } else { draft.clone() };
+        match &order.output {
+            Some(form) => form.print(&made),
             None => yaml(&draft),
         }
-        message("nothing was created (dry run): the API server accepts this object");
+        message(match order.dry_run {
+            DryRun::Client => "nothing was created (dry run): the API server was not asked",
+            _ => "nothing was created (dry run): the API server accepts this object",
+        });
         return Ok(Exit::Done);
     }
     // From here on Ctrl-C is handled, so that the user always learns what was created.
@@ -81,8 +85,8 @@ pub(in crate::cli) async fn run(
         Wait::For(time) => Some(time),
         Wait::AsLongAsItTakes => None,
         Wait::No => {
-            match order.output {
-                Some(form) => print(form, &made),
+            match &order.output {
+                Some(form) => form.print(&made),
                 None => line(&format!("{name} created")),
             }
             message(&how_to_follow(&name, &whose, cluster));
@@ -91,17 +95,10 @@ pub(in crate::cli) async fn run(
     };
     message(&format!("{name} created for {whose}"));
     let end = follow(&server, made, wait_limit, &mut interrupt).await?;
-    if let Some(form) = order.output {
-        print(form, &end.rollout);
+    if let Some(form) = &order.output {
+        form.print(&end.rollout);
     }
     Ok(report_end(&end, order.output.is_none()))
-}
-
-fn print(form: Form, rollout: &InPlaceRollout) {
-    match form.data() {
-        Some(data) => data.print(rollout),
-        None => line(&RolloutName(rollout.metadata.name.clone().unwrap_or_default()).to_string()),
-    }
 }
 
 /// The containers, checked against those of the workload or of the pods.

@@ -5,8 +5,9 @@ use std::fmt;
 
 use kube::core::ApiResource;
 
-use crate::api::in_place_rollout::WorkloadRef;
+use crate::api::in_place_rollout::{InPlaceRollout, WorkloadRef};
 use crate::api::workload_kind::Kind;
+use crate::cli::form::HasName;
 
 /// The API resource of a kind.
 pub(in crate::cli) fn resource(kind: Kind) -> ApiResource {
@@ -73,6 +74,12 @@ impl RolloutName {
 impl fmt::Display for RolloutName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "inplacerollout.inplace.dev/{}", self.0)
+    }
+}
+
+impl HasName for InPlaceRollout {
+    fn full_name(&self) -> String {
+        RolloutName(self.metadata.name.clone().unwrap_or_default()).to_string()
     }
 }
 

@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::selector;
 use crate::cli::cluster::{ClusterArgs, Failed, MANAGER, PAGE, bounded, listed};
+use crate::cli::dry_run::DryRun;
 use crate::cli::in_place_rollout::names::{RolloutName, WorkloadName, resource};
 use crate::failure::Class;
 
@@ -101,17 +102,29 @@ impl RolloutClient {
     }
 
     /// Sets `spec.paused`.
-    pub(super) async fn pause(&self, name: &RolloutName, paused: bool) -> Result<InPlaceRollout, Failed> {
+    pub(super) async fn pause(
+        &self,
+        name: &RolloutName,
+        paused: bool,
+        dry_run: DryRun,
+    ) -> Result<InPlaceRollout, Failed> {
         let doing = format!("changing {name} in namespace {}", self.namespace);
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let field_manager = Some(MANAGER.to_owned());
+        let params = PatchParams { dry_run: dry_run.is_check(), field_manager, ..PatchParams::default() };
         let patch = Patch::Merge(json!({"spec": {"paused": paused}}));
         bounded(&doing, self.rollouts_api().patch(&name.0, &params, &patch)).await
     }
 
     /// Deletes the rollout if it has this uid.
-    pub(super) async fn delete(&self, name: &RolloutName, uid: Option<String>) -> Result<(), Failed> {
+    pub(super) async fn delete(
+        &self,
+        name: &RolloutName,
+        uid: Option<String>,
+        dry_run: DryRun,
+    ) -> Result<(), Failed> {
         let doing = format!("deleting {name} in namespace {}", self.namespace);
-        let params = DeleteParams::default().preconditions(Preconditions { uid, resource_version: None });
+        let params = DeleteParams { dry_run: dry_run.is_check(), ..DeleteParams::default() };
+        let params = params.preconditions(Preconditions { uid, resource_version: None });
         bounded(&doing, self.rollouts_api().delete(&name.0, &params)).await.map(|_| ())
     }
 

@@ -7,11 +7,12 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
+use crate::cli::form::Data;
 use crate::cli::in_place_rollout::follow::{End, follow};
 use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::verdict::{failures, verdict};
-use crate::cli::output::{Data, line, message};
+use crate::cli::output::{line, message};
 
 /// Follows the rollout for at most `wait_limit`, or prints its current state and exits.
 pub(in crate::cli) async fn run(
@@ -31,7 +32,7 @@ pub(in crate::cli) async fn run(
         let exit = verdict(&first).end.unwrap_or(Exit::Done);
         End { rollout: first, exit, note: None }
     };
-    if let Some(form) = output {
+    if let Some(form) = &output {
         form.print(&end.rollout);
     }
     Ok(report_end(&end, output.is_none()))

@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
+use crate::cli::form::{Data, DataParser, HasName};
 use crate::cli::migrate::findings::{Finding, Level};
 use crate::cli::migrate::server::MigrationClient;
-use crate::cli::output::{self, Data, message};
+use crate::cli::output::{self, message};
 
 /// Prepare the takeover of workloads from a bk-bcs operator
 #[derive(Debug, Args)]
@@ -35,7 +36,7 @@ struct CheckArgs {
     #[arg(long, value_name = "NAME", default_value = "bcs-system")]
     operator_namespace: String,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
+    #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
     output: Option<Data>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -47,6 +48,12 @@ struct Report {
     /// For example `shop/GameDeployment/web`, or the cluster.
     about: String,
     findings: Vec<Finding>,
+}
+
+impl HasName for Report {
+    fn full_name(&self) -> String {
+        self.about.clone()
+    }
 }
 
 impl MigrateCommand {
@@ -79,7 +86,7 @@ async fn check(args: CheckArgs) -> Result<Exit, Failed> {
     let blocked =
         reports.iter().flat_map(|report| &report.findings).any(|found| found.level == Level::Resolve);
     match args.output {
-        Some(form) => form.print(&reports),
+        Some(form) => form.print_list(&reports),
         None => print(&reports),
     }
     Ok(if blocked { Exit::Refused } else { Exit::Done })

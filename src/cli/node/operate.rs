@@ -11,6 +11,7 @@ use crate::api::status::Status;
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, find, lock, open_node};
 use crate::cli::output::{self, Format};
+use crate::cli::span::Seconds;
 use crate::node;
 use crate::node::drive::ControlHandle;
 use crate::node::settings::NodeArgs;
@@ -49,12 +50,12 @@ pub(super) struct Swap {
 /// The flags that `node restart` and `node swap` share.
 #[derive(Debug, Args)]
 struct How {
-    /// Seconds that the new container must stay up
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    min_ready: u32,
-    /// Seconds until the operation must have ended
-    #[arg(long, value_name = "SECONDS", default_value_t = DEADLINE_SECONDS)]
-    deadline: u32,
+    /// How long the new container must stay up
+    #[arg(long, value_name = "TIME", default_value_t = Seconds(0))]
+    min_ready: Seconds,
+    /// Time until the operation must have ended
+    #[arg(long, value_name = "TIME", default_value_t = Seconds(DEADLINE_SECONDS))]
+    deadline: Seconds,
     /// Reason, shown in the history
     #[arg(long, default_value = "")]
     reason: String,
@@ -90,8 +91,8 @@ impl How {
         let Self { min_ready, deadline, reason, id } = self;
         let id = id.unwrap_or_else(fresh_id);
         Request {
-            min_ready_seconds: min_ready,
-            deadline_seconds: deadline,
+            min_ready_seconds: min_ready.0,
+            deadline_seconds: deadline.0,
             reason,
             ..Request::new(id, targets)
         }

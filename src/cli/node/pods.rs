@@ -11,6 +11,7 @@ use crate::api::manifest::Manifest;
 use crate::cli::exit::Exit;
 use crate::cli::node::{Failed, PodName, lock, open_node};
 use crate::cli::output::{self, Format};
+use crate::cli::span::Seconds;
 use crate::cri::convert;
 use crate::node::launch::{self, Dirs, Started};
 use crate::node::settings::NodeArgs;
@@ -21,9 +22,9 @@ pub(super) struct Run {
     /// The manifest; `-` for standard input
     #[arg(short, long, value_name = "POD.YAML")]
     file: PathBuf,
-    /// Timeout of each image pull, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    pull_timeout: u64,
+    /// Timeout of each image pull
+    #[arg(long, value_name = "TIME", default_value_t = Seconds(600))]
+    pull_timeout: Seconds,
 }
 
 /// Arguments of `node rm`.
@@ -61,7 +62,7 @@ pub(super) async fn run(settings: &NodeArgs, format: Format, args: Run) -> Resul
     let dirs = dirs(settings)?;
     let _lock = lock(settings)?;
     let client = settings.client(None)?;
-    let started = launch::run(&client, &manifest, &dirs, Duration::from_secs(pull_timeout)).await?;
+    let started = launch::run(&client, &manifest, &dirs, Duration::from_secs(pull_timeout.0.into())).await?;
     match format {
         Format::Json => {
             let Started { pod, sandbox_id, ip, .. } = &started;

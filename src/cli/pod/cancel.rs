@@ -2,16 +2,20 @@
 //! container; for an `InPlaceRollout`, deletes it.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use serde::Serialize;
 
+use crate::cli::completion;
+use crate::cli::dry_run::{DryRun, DryRunArgs};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::change;
 use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::output::{line, message};
 use crate::cli::pod::answer::{Notes, is_touched};
 use crate::cli::pod::names::PodName;
-use crate::cli::pod::server::PodClient;
-use crate::cli::pod::{ClusterArgs, Data, Failed, write};
+use crate::cli::pod::selection::Selection;
+use crate::cli::pod::server::{PodClient, Scope};
+use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, HasName, write};
 
 /// Number of attempts when the pod's metadata changes between the read and the patch.
 const MAX_TRIES: u32 = 8;
@@ -20,14 +24,22 @@ const MAX_TRIES: u32 = 8;
 #[derive(Debug, Args)]
 pub struct CancelArgs {
     /// The pods: NAME or pod/NAME; or an InPlaceRollout: ipr/NAME
-    #[arg(value_name = "POD|ipr/NAME", required = true)]
+    #[arg(value_name = "POD|ipr/NAME", add = ArgValueCompleter::new(completion::pods), required_unless_present_any = ["selector", "all", "field_selector", "node"],
+        conflicts_with_all = ["selector", "all", "field_selector", "node"])]
     names: Vec<String>,
+    /// The pods with these labels that have a request
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
     /// Only this request
     #[arg(long)]
     id: Option<String>,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
+    #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
     output: Option<Data>,
+    #[command(flatten)]
+    dry_run: DryRunArgs,
+    #[command(flatten)]
+    selection: Selection,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
@@ -44,22 +56,38 @@ struct Cancelled {
     message: String,
 }
 
+impl HasName for Cancelled {
+    fn full_name(&self) -> String {
+        format!("pod/{}", self.name)
+    }
+}
+
 pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
-    let CancelArgs { names, id, output, cluster } = args;
+    let CancelArgs { names, selector, id, output, dry_run: DryRunArgs { dry_run }, selection, cluster } =
+        args;
     if let [name] = names.as_slice()
         && let Some(rollout) = RolloutName::read(std::slice::from_ref(name))
     {
         if id.is_some() {
             return Err(Failed::Usage("--id is for pods".to_owned()));
         }
-        return change::cancel(&rollout.map_err(Failed::Usage)?, &cluster, output).await;
+        return change::cancel(&rollout.map_err(Failed::Usage)?, dry_run, &cluster, output).await;
     }
     let pods = names.iter().map(|name| name.parse()).collect::<Result<Vec<PodName>, _>>();
-    let pods = pods.map_err(Failed::Usage)?;
+    let mut pods = pods.map_err(Failed::Usage)?;
     let server = PodClient::connect(&cluster).await?;
+    if names.is_empty() {
+        let scope = Scope { selector, fields: selection.fields(), ..Scope::default() };
+        let found = server.list(&scope).await?;
+        let open = found.into_iter().filter(|meta| is_open(&Notes::of(meta)));
+        pods.extend(open.filter_map(|meta| meta.name.map(PodName)));
+        if pods.is_empty() {
+            message(&format!("no such pod of namespace {} has a request to withdraw", server.namespace));
+        }
+    }
     let (mut exit, mut views) = (Exit::Done, Vec::new());
     for name in pods {
-        let (id, ended) = match cancel(&server, &name, id.as_deref()).await {
+        let (id, ended) = match cancel(&server, &name, id.as_deref(), dry_run).await {
             Ok((id, message)) => (Some(id), Ok(message)),
             Err(failed) => (id.clone(), Err(failed)),
         };
@@ -76,29 +104,42 @@ pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
         views.push(Cancelled { namespace, name, id, withdrawn, message });
     }
     if let Some(form) = output {
-        form.print(&views);
+        form.print_list(&views);
     }
     Ok(exit)
 }
 
 /// Removes the request. Returns its id and what the removal means.
-async fn cancel(server: &PodClient, name: &PodName, only: Option<&str>) -> Result<(String, String), Failed> {
+async fn cancel(
+    server: &PodClient,
+    name: &PodName,
+    only: Option<&str>,
+    dry_run: DryRun,
+) -> Result<(String, String), Failed> {
     let mut meta = server.meta(name).await?;
     for _ in 0..MAX_TRIES {
         let notes = Notes::of(&meta);
         let id = to_cancel(name, &notes, only).map_err(Failed::Refused)?;
-        if server.patch(name, write::patch(&meta, None)).await? {
+        if !dry_run.is_sent() || server.patch(name, write::patch(&meta, None), dry_run).await? {
             let touched = notes.status.as_ref().is_some_and(|status| status.id == id && is_touched(status));
             let then = if touched {
                 "it has already touched containers and is completed"
             } else {
                 "it ends now, unless it has touched a container in the meantime"
             };
-            return Ok((id.clone(), format!("{name}: request {id} is withdrawn; {then}")));
+            return Ok((
+                id.clone(),
+                format!("{name}: request {id} is withdrawn; {then}{}", dry_run.suffix()),
+            ));
         }
         meta = write::again(server, name, &meta).await?;
     }
     Err(Failed::Other(format!("{name}: other clients keep changing the pod; nothing was withdrawn")))
+}
+
+/// True if the pod has a request that has not ended.
+fn is_open(notes: &Notes) -> bool {
+    notes.under_way().is_some() && notes.request.is_some() || notes.unanswered()
 }
 
 /// The id of the request to remove, or why there is none.

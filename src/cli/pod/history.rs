@@ -1,17 +1,19 @@
 //! `history`: prints the events that agents wrote about a pod, oldest first, and its current status. Reads only.
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use serde::Serialize;
 
 use crate::api::status::{Status, millis};
+use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, age, line};
 use crate::cli::pod::answer::{Notes, progress};
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::PodClient;
-use crate::cli::pod::{ClusterArgs, Data, Failed};
+use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, HasName};
 use crate::failure::Class;
 use crate::process::clock;
 
@@ -22,10 +24,10 @@ const OURS: &str = "InPlace";
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// The pod: NAME or pod/NAME; a deleted pod is shown as long as its events exist
-    #[arg(value_name = "POD")]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::pods))]
     pod: PodName,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
+    #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
     output: Option<Data>,
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -61,6 +63,12 @@ struct Happened {
 
 fn as_text<S: serde::Serializer>(at: &Timestamp, out: S) -> Result<S::Ok, S::Error> {
     out.serialize_str(&millis::text(*at))
+}
+
+impl HasName for History {
+    fn full_name(&self) -> String {
+        format!("pod/{}", self.name)
+    }
 }
 
 pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {

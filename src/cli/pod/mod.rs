@@ -5,7 +5,8 @@ use clap::Subcommand;
 
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
-use crate::cli::output::{Data, message};
+use crate::cli::form::{Data, DataParser, HasName};
+use crate::cli::output::message;
 
 pub(super) mod answer;
 mod assemble;
@@ -19,6 +20,7 @@ mod operate;
 mod plan;
 mod plan_view;
 mod plan_workload;
+mod selection;
 mod server;
 mod status;
 mod wait;
@@ -45,8 +47,8 @@ impl PodCommand {
     /// Runs the command and returns its exit code.
     pub async fn run(self) -> Exit {
         let ended = match self {
-            Self::Restart(args) => operate::restart(args).await,
-            Self::Swap(args) => operate::swap(args).await,
+            Self::Restart(args) => Box::pin(operate::restart(args)).await,
+            Self::Swap(args) => Box::pin(operate::swap(args)).await,
             Self::Plan(args) => plan::run(args).await,
             Self::Status(args) => status::run(args).await,
             Self::History(args) => history::run(args).await,

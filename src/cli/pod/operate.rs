@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,18 +12,21 @@ use tokio::task::JoinSet;
 
 use crate::api::request::{ContainerRequest, Request};
 use crate::api::status::Status;
+use crate::cli::completion;
+use crate::cli::dry_run::{Choice, DryRun};
 use crate::cli::exit::Exit;
-use crate::cli::in_place_rollout::flags::RolloutFlags;
+use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags};
 use crate::cli::in_place_rollout::make::{self, Order, Wait};
 use crate::cli::in_place_rollout::names::WorkloadName;
-use crate::cli::output::{Form, line, message};
+use crate::cli::output::{line, message, phase};
 use crate::cli::pod::answer::{Answer, Notes};
 use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::live::Live;
 use crate::cli::pod::names::{Named, PodName, Subject, Word, sorted};
-use crate::cli::pod::server::PodClient;
+use crate::cli::pod::selection::Selection;
+use crate::cli::pod::server::{PodClient, Scope};
 use crate::cli::pod::wait::{Awaited, End, wait};
-use crate::cli::pod::{ClusterArgs, Data, Failed, plan, write};
+use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, HasName, plan, write};
 use crate::cli::span::Seconds;
 
 /// `--wait` without a time waits for the request's own deadline plus this: the time for the agent to start and to
@@ -33,10 +37,11 @@ const SPARE: Duration = Duration::from_secs(60);
 #[derive(Debug, Args)]
 pub struct Restart {
     /// The pods: NAME or pod/NAME; or their workload: deploy/NAME, sts/NAME, ds/NAME, ...
-    #[arg(value_name = "POD|WORKLOAD", required_unless_present = "selector")]
+    #[arg(value_name = "POD|WORKLOAD", add = ArgValueCompleter::new(completion::subjects),
+        required_unless_present_any = ["selector", "all", "field_selector", "node"])]
     subjects: Vec<Subject>,
     /// The containers, in the order to restart them; not required if the pod has only one
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', add = ArgValueCompleter::new(completion::containers))]
     container: Vec<String>,
     #[command(flatten)]
     common: Common,
@@ -46,7 +51,8 @@ pub struct Restart {
 #[derive(Debug, Args)]
 pub struct Swap {
     /// The pods (NAME or pod/NAME) or their workload (deploy/NAME, sts/NAME, ...), and the containers with their new images
-    #[arg(value_name = "POD|WORKLOAD|CONTAINER=IMAGE", required = true)]
+    #[arg(value_name = "POD|WORKLOAD|CONTAINER=IMAGE", required = true,
+        add = ArgValueCompleter::new(completion::subjects))]
     words: Vec<Word>,
     #[command(flatten)]
     common: Common,
@@ -58,19 +64,34 @@ struct Common {
     /// Wait until it has ended, at most this long [default: its deadline plus one minute; for a workload: no limit]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     wait: Option<WaitLimit>,
-    /// Show what would happen, as `plan` does, and touch nothing; for a workload: show the rollout that would be
-    /// created
-    #[arg(long, conflicts_with = "wait")]
-    dry_run: bool,
+    /// Show what would happen, and touch nothing: `client` shows the plan, or for a workload the rollout that would be
+    /// created; `server` also lets the API server check what would be written. Without a value it is client, and server
+    /// for a workload
+    #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, value_enum, default_value_t,
+        default_missing_value = "bare")]
+    dry_run: Choice,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
-    output: Option<Form>,
+    #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
+    output: Option<Data>,
     #[command(flatten)]
     flags: RequestFlags,
     #[command(flatten)]
     rollout: RolloutFlags,
     #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+impl Common {
+    /// The value of `--dry-run`; `bare` is that of the flag without a value.
+    fn dry_run(&self, bare: DryRun) -> Result<DryRun, Failed> {
+        let dry_run = self.dry_run.or(bare);
+        if dry_run != DryRun::None && self.wait.is_some() {
+            return Err(Failed::Usage("--wait and --dry-run cannot be combined".to_owned()));
+        }
+        Ok(dry_run)
+    }
 }
 
 /// How long `--wait` waits.
@@ -114,6 +135,12 @@ struct Written {
     problem: Option<String>,
 }
 
+impl HasName for Written {
+    fn full_name(&self) -> String {
+        format!("pod/{}", self.name)
+    }
+}
+
 pub(super) async fn restart(args: Restart) -> Result<Exit, Failed> {
     let Restart { subjects, container, common } = args;
     let Named { pods, mut workloads, .. } = sorted(subjects.into_iter().map(Word::Subject));
@@ -132,7 +159,7 @@ pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
     if is_rollout(&pods, &workloads, &common)? {
         return roll_out("swap", workloads.pop(), Vec::new(), images, common).await;
     }
-    if pods.is_empty() {
+    if pods.is_empty() && !common.selection.is_given() {
         return Err(Failed::Usage(
             "the pod is missing: write pod/NAME or deploy/NAME before the images".to_owned(),
         ));
@@ -142,16 +169,22 @@ pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
 
 /// True for the pods of a workload, false for pods by name. Refuses flags that do not apply.
 fn is_rollout(pods: &[PodName], workloads: &[WorkloadName], common: &Common) -> Result<bool, Failed> {
-    let named = workloads.len() + usize::from(common.rollout.selector.is_some());
+    let is_selected = common.selection.is_given();
+    let named = workloads.len() + usize::from(common.rollout.selector.is_some() && !is_selected);
+    let mut rollout = common.rollout.clone();
+    // The labels then select pods, as the other flags do.
+    rollout.selector = rollout.selector.filter(|_| !is_selected);
     let wrong = match (pods, named) {
+        _ if is_selected && !(pods.is_empty() && workloads.is_empty()) => {
+            "--all, --field-selector and --node select pods: they cannot be combined with names".to_owned()
+        }
         ([], 1) if common.flags.has_id() => {
             "--id is for pods: for a workload each command creates a new rollout".to_owned()
         }
         ([], 1) => return Ok(true),
-        (_, 0) => match (common.rollout.given(), common.output) {
-            (Some(flag), _) => format!("{flag} is for workloads (deploy/NAME, sts/NAME, ...), not for pods"),
-            (None, Some(Form::Name)) => "-o name is for workloads; use json or yaml".to_owned(),
-            (None, _) => return Ok(false),
+        (_, 0) => match rollout.given() {
+            Some(flag) => format!("{flag} is for workloads (deploy/NAME, sts/NAME, ...), not for pods"),
+            None => return Ok(false),
         },
         ([], _) => "only one workload per command: each needs its own rollout".to_owned(),
         (_, _) => "pods and workloads cannot be combined: use two commands".to_owned(),
@@ -166,7 +199,8 @@ async fn roll_out(
     swaps: Vec<ContainerRequest>,
     common: Common,
 ) -> Result<Exit, Failed> {
-    let Common { flags, wait, dry_run, output, rollout, cluster } = common;
+    let dry_run = common.dry_run(DryRun::Server)?;
+    let Common { flags, wait, dry_run: _, output, rollout, selection: _, cluster } = common;
     let wait = match wait {
         None => Wait::No,
         Some(WaitLimit::Own) => Wait::AsLongAsItTakes,
@@ -193,21 +227,36 @@ async fn operate(
     common: Common,
     targets: impl Fn(&PodName, &Pod) -> Result<Vec<ContainerRequest>, Failed>,
 ) -> Result<Exit, Failed> {
-    let Common { flags, wait: wait_limit, dry_run, output, rollout: _, cluster } = common;
-    let output = output.and_then(Form::data);
+    let dry_run = common.dry_run(DryRun::Client)?;
+    let Common { flags, wait: wait_limit, dry_run: _, output, rollout, selection, cluster } = common;
     let server = PodClient::connect(&cluster).await?;
     let id = flags.id(verb)?;
     // All pods are read and checked before the first write, so that a wrong name changes nothing.
-    let mut jobs = Vec::with_capacity(pods.len());
+    let mut found = Vec::with_capacity(pods.len());
     for name in pods {
         let pod = server.pod(&name).await?;
+        found.push((name, pod));
+    }
+    if selection.is_given() {
+        found = selected(&server, &selection, rollout.selector.as_ref()).await?;
+    }
+    let mut jobs = Vec::with_capacity(found.len());
+    for (name, pod) in found {
         let request = flags
             .request(id.clone(), targets(&name, &pod)?)
             .map_err(|bad| Failed::Refused(bad.to_string()))?;
-        write::check(&name, &pod, &request)?;
-        jobs.push(Job { name, pod, request });
+        match write::check(&name, &pod, &request) {
+            Err(Failed::Refused(why)) if selection.is_given() => message(&format!("{name}: skipped: {why}")),
+            checked => {
+                checked?;
+                jobs.push(Job { name, pod, request });
+            }
+        }
     }
-    if dry_run {
+    if jobs.is_empty() {
+        return Err(Failed::Refused(format!("no pod of namespace {} can be requested", server.namespace)));
+    }
+    if dry_run == DryRun::Client {
         let asked = jobs.into_iter().map(|job| (job.name, job.pod, job.request)).collect();
         return plan::show(&server, asked, output).await;
     }
@@ -219,28 +268,40 @@ async fn operate(
     let (mut exit, mut views, mut waits) = (Exit::Done, Vec::new(), JoinSet::new());
     let live = Live::new();
     for job in jobs {
-        let (view, so_far) = take_up(&server, &job).await;
+        let (view, so_far) = take_up(&server, &job, dry_run).await;
         exit = exit.worse(so_far);
         if let (None, None, Some(given)) = (&view.status, &view.problem, wait_limit) {
             let (server, awaited, at) = (server.clone(), awaited(&job, given), views.len());
             let shown = live.line(job.name.to_string());
             waits.spawn(async move { (at, wait(&server, &awaited, shown).await, awaited.name) });
         } else if output.is_none() {
-            live.aside(|| print(&view));
+            live.aside(|| print(&view, dry_run));
         }
         views.push(view);
     }
     if let Some(interrupt) = &mut interrupt {
-        exit = exit.worse(follow(&live, waits, interrupt, &mut views, output).await);
+        exit = exit.worse(follow(&live, waits, interrupt, &mut views, output.is_some()).await);
     }
     if let Some(form) = output {
-        form.print(&views);
+        form.print_list(&views);
     }
     Ok(exit)
 }
 
+/// The pods of the namespace that the flags select.
+async fn selected(
+    server: &PodClient,
+    selection: &Selection,
+    labels: Option<&Labels>,
+) -> Result<Vec<(PodName, Pod)>, Failed> {
+    let scope = Scope { selector: labels.map(Labels::text), fields: selection.fields(), ..Scope::default() };
+    let found = server.pods(&scope).await?;
+    message(&format!("{} pods of namespace {} are selected", found.len(), server.namespace));
+    Ok(found.into_iter().map(|pod| (PodName(pod.metadata.name.clone().unwrap_or_default()), pod)).collect())
+}
+
 /// Writes one request, unless that request has already ended on the pod. Prints warnings to standard error.
-async fn take_up(server: &PodClient, job: &Job) -> (Written, Exit) {
+async fn take_up(server: &PodClient, job: &Job, dry_run: DryRun) -> (Written, Exit) {
     let Job { name, pod, request } = job;
     let mut view = Written {
         namespace: server.namespace.clone(),
@@ -264,9 +325,9 @@ async fn take_up(server: &PodClient, job: &Job) -> (Written, Exit) {
     if let Some(why) = plan::likely_refusal(server, pod, request).await {
         message(&format!("{name}: the agent will probably refuse this request: {why}"));
     }
-    match write::write(server, name, &pod.metadata, request).await {
+    match write::write(server, name, &pod.metadata, request, dry_run).await {
         Ok(()) => {
-            message(&format!("{name}: request {} is written", request.id));
+            message(&format!("{name}: request {} is written{}", request.id, dry_run.suffix()));
             (view, Exit::Done)
         }
         Err(failed) => {
@@ -288,10 +349,10 @@ fn awaited(job: &Job, wait_limit: WaitLimit) -> Awaited {
 }
 
 /// Prints what is available without waiting: the request id, or the earlier result.
-fn print(view: &Written) {
+fn print(view: &Written, dry_run: DryRun) {
     match (&view.status, &view.request) {
-        (Some(status), _) => line(&format!("pod/{}: {}: {}", view.name, status.phase, status.message)),
-        (None, Some(request)) => line(&format!("pod/{} {}", view.name, request.id)),
+        (Some(status), _) => line(&format!("pod/{}: {}: {}", view.name, phase(status.phase), status.message)),
+        (None, Some(request)) => line(&format!("pod/{} {}{}", view.name, request.id, dry_run.suffix())),
         (None, None) => {}
     }
 }
@@ -302,7 +363,7 @@ async fn follow(
     mut waits: JoinSet<(usize, End, PodName)>,
     interrupt: &mut Signal,
     views: &mut [Written],
-    output: Option<Data>,
+    is_data: bool,
 ) -> Exit {
     let mut exit = Exit::Done;
     loop {
@@ -326,17 +387,20 @@ async fn follow(
             view.status = end.status().cloned();
             view.problem = (!matches!(end, End::Ended(_))).then(|| end.to_string());
         }
-        live.aside(|| report_end(output, &name, &end));
+        live.aside(|| report_end(is_data, &name, &end));
     }
 }
 
-fn report_end(output: Option<Data>, name: &PodName, end: &End) {
-    let text = format!("{name}: {end}");
+fn report_end(is_data: bool, name: &PodName, end: &End) {
+    let text = match end {
+        End::Ended(status) => format!("{name}: {}: {}", phase(status.phase), status.message),
+        _ => format!("{name}: {end}"),
+    };
     // With JSON or YAML output the list at the end has all results; only results without a status are printed
     // here.
-    match (output, end) {
-        (None, End::Ended(_)) => line(&text),
-        (Some(_), End::Ended(_)) => {}
+    match (is_data, end) {
+        (false, End::Ended(_)) => line(&text),
+        (true, End::Ended(_)) => {}
         (_, End::Replaced(_) | End::Gone | End::TimedOut(_)) => message(&text),
     }
 }
@@ -368,6 +432,11 @@ mod tests {
             "swap -n demo web --grace 30s app=repo/app:v2 --pre-hook drain side=repo/side:v3",
             "restart deploy/web -c app --max-unavailable 10% --partition 3 --failure-threshold 2 --ttl never --wait",
             "restart -l app=web,tier=a --paused -o name",
+            "restart --all -c app --dry-run=server",
+            "restart -l app=web --node node-1 --dry-run",
+            "swap app=repo/app:v2 --field-selector spec.nodeName=node-1 -o jsonpath={.items[*].name}",
+            "status --all --node node-1 -o custom-columns=NAME:.name",
+            "cancel --all --dry-run=server",
             "swap sts/db app=repo/app:v2 --allow-template-drift --rollout-deadline 2h --progress-deadline 15m --ttl 10m",
             "plan web -c app -o yaml",
             "plan pod/web app=repo/app:v2 --kubeconfig /k --context c",
@@ -385,8 +454,11 @@ mod tests {
             "restart deploy/web --max-unavailable ten",
             "restart -l app!=web",
             "restart -l app=web --id a",
-            "restart web --wait --dry-run",
+            "restart web --dry-run=maybe",
             "restart web -o wide",
+            "restart --field-selector node",
+            "status web --all",
+            "cancel web --all",
             "swap web app=Not:A:Image",
             "status web -A",
             "history",

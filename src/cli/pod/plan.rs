@@ -4,9 +4,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::api::request::{ContainerRequest, Request};
+use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::output::line;
 use crate::cli::pod::assemble::assemble;
@@ -14,7 +16,7 @@ use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::names::{Named, PodName, Word, sorted};
 use crate::cli::pod::plan_view::PlanView;
 use crate::cli::pod::server::PodClient;
-use crate::cli::pod::{ClusterArgs, Data, Failed, hooks, plan_workload, write};
+use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, hooks, plan_workload, write};
 use crate::cluster;
 use crate::process::clock;
 
@@ -22,17 +24,17 @@ use crate::process::clock;
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// The pods, and with a new image the containers to swap; or with -f one gamedeployment/NAME or gamestatefulset/NAME
-    #[arg(value_name = "POD|CONTAINER=IMAGE", required = true)]
+    #[arg(value_name = "POD|CONTAINER=IMAGE", required = true, add = ArgValueCompleter::new(completion::subjects))]
     words: Vec<Word>,
     /// The new manifest of a workload: shows field by field what is changed in place, and what needs new pods; `-` for
     /// standard input
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["container"])]
     file: Option<PathBuf>,
     /// Containers to restart; not required if the pod has only one
-    #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(short, long, value_name = "NAME", value_delimiter = ',', add = ArgValueCompleter::new(completion::containers))]
     container: Vec<String>,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
+    #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
     output: Option<Data>,
     #[command(flatten)]
     flags: RequestFlags,
@@ -104,7 +106,7 @@ pub(super) async fn show(
         views.push(view);
     }
     if let Some(form) = output {
-        form.print(&views);
+        form.print_list(&views);
         return Ok(exit);
     }
     views.iter().flat_map(PlanView::lines).for_each(|text| line(&text));

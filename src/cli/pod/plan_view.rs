@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::api::request::Request;
 use crate::api::status::{Action, Engine, Step};
+use crate::cli::form::HasName;
 use crate::cli::pod::assemble::ObservedPod;
 use crate::operation::plan::{Plan, Planned, PlannedHook};
 use crate::operation::preflight::{Refusal, admit};
@@ -55,6 +56,12 @@ struct Expected {
     downtime: &'static str,
     restarts: u32,
     restarts_then: u32,
+}
+
+impl HasName for PlanView {
+    fn full_name(&self) -> String {
+        format!("pod/{}", self.name)
+    }
 }
 
 impl PlanView {

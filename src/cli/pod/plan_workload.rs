@@ -15,8 +15,9 @@ use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::workload_manifest;
 use crate::cli::cluster::{ClusterArgs, Failed, bounded};
 use crate::cli::exit::Exit;
+use crate::cli::form::{Data, HasName};
 use crate::cli::in_place_rollout::names::{WorkloadName, resource};
-use crate::cli::output::{Data, line};
+use crate::cli::output::line;
 use crate::cluster::server::Server;
 use crate::workload::check;
 use crate::workload::planned::{Effect, PlannedField, planned};
@@ -30,6 +31,12 @@ const MAX_BYTES: u64 = 8 << 20;
 struct Plan {
     workload: String,
     fields: Vec<PlannedField>,
+}
+
+impl HasName for Plan {
+    fn full_name(&self) -> String {
+        self.workload.clone()
+    }
 }
 
 /// Prints the plan. The exit code is [`Exit::Refused`] if a field is refused or needs new pods.

@@ -12,6 +12,7 @@ use kube::{Api, Client};
 
 use crate::api::hook_template::HookTemplate;
 use crate::cli::cluster::{MANAGER, bounded, listed};
+use crate::cli::dry_run::DryRun;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::{ClusterArgs, Failed};
 use crate::cluster;
@@ -39,6 +40,24 @@ pub(super) struct Scope {
     pub(super) selector: Option<String>,
     /// Only the pod with this name.
     pub(super) name: Option<String>,
+    /// Only pods with these fields.
+    pub(super) fields: Option<String>,
+}
+
+impl Scope {
+    fn field_selector(&self) -> Option<String> {
+        let name = self.name.as_ref().map(|name| format!("metadata.name={name}"));
+        let terms: Vec<_> = name.into_iter().chain(self.fields.clone()).collect();
+        (!terms.is_empty()).then(|| terms.join(","))
+    }
+
+    fn params(&self) -> ListParams {
+        ListParams {
+            label_selector: self.selector.clone(),
+            field_selector: self.field_selector(),
+            ..ListParams::default()
+        }
+    }
 }
 
 impl PodClient {
@@ -79,13 +98,16 @@ impl PodClient {
         Ok(bounded(&self.doing("reading", name), self.metas().get(&name.0)).await?.metadata)
     }
 
-    /// Applies a JSON patch to the pod. `Ok(false)`: one of its tests failed, and nothing was changed.
+    /// Applies a JSON patch to the pod. `Ok(false)`: one of its tests failed, and nothing was changed. The API server
+    /// stores nothing if `dry_run` says so.
     pub(super) async fn patch(
         &self,
         name: &PodName,
         operations: Vec<PatchOperation>,
+        dry_run: DryRun,
     ) -> Result<bool, Failed> {
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let field_manager = Some(MANAGER.to_owned());
+        let params = PatchParams { dry_run: dry_run.is_check(), field_manager, ..PatchParams::default() };
         let patch = json_patch(operations);
         let pods = self.metas();
         match bounded(&self.doing("annotating", name), pods.patch(&name.0, &params, &patch)).await {
@@ -97,13 +119,14 @@ impl PodClient {
 
     /// Lists the metadata of all pods in `scope`.
     pub(super) async fn list(&self, scope: &Scope) -> Result<Vec<ObjectMeta>, Failed> {
-        let params = ListParams {
-            label_selector: scope.selector.clone(),
-            field_selector: scope.name.as_ref().map(|name| format!("metadata.name={name}")),
-            ..ListParams::default()
-        };
-        let found = listed("listing pods", &self.scoped(scope), params).await?;
+        let found = listed("listing pods", &self.scoped(scope), scope.params()).await?;
         Ok(found.into_iter().map(|pod| pod.metadata).collect())
+    }
+
+    /// Lists the pods in `scope`, which are those of the namespace.
+    pub(super) async fn pods(&self, scope: &Scope) -> Result<Vec<Pod>, Failed> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        listed("listing pods", &pods, scope.params()).await
     }
 
     /// Watches the metadata of the pod; `None` if it does not exist. The stream continues after errors, with a
@@ -122,7 +145,7 @@ impl PodClient {
     ) -> impl Stream<Item = watcher::Result<watcher::Event<Meta>>> + Send + use<> {
         let config = watcher::Config {
             label_selector: scope.selector.clone(),
-            field_selector: scope.name.as_ref().map(|name| format!("metadata.name={name}")),
+            field_selector: scope.field_selector(),
             ..watcher::Config::default()
         };
         watcher(self.scoped(scope), config).default_backoff()

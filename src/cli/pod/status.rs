@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::pin::pin;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,19 +12,22 @@ use kube::runtime::watcher::Event;
 use serde::Serialize;
 
 use crate::api::status::{ContainerReport, Status};
+use crate::cli::completion;
 use crate::cli::exit::Exit;
+use crate::cli::form::{Form, FormParser};
 use crate::cli::output::{self, age, line, message};
 use crate::cli::pod::answer::Notes;
 use crate::cli::pod::names::PodName;
+use crate::cli::pod::selection::Selection;
 use crate::cli::pod::server::{PodClient, Scope};
-use crate::cli::pod::{ClusterArgs, Data, Failed};
+use crate::cli::pod::{ClusterArgs, Data, Failed, HasName};
 use crate::process::clock;
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// The pods [default: all that have a request or a status]
-    #[arg(value_name = "POD", conflicts_with_all = ["selector", "all_namespaces"])]
+    #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::pods), conflicts_with_all = ["selector", "all_namespaces", "all", "field_selector", "node"])]
     pods: Vec<PodName>,
     /// Only pods with these labels
     #[arg(short = 'l', long, value_name = "LABELS")]
@@ -35,31 +39,12 @@ pub struct StatusArgs {
     #[arg(short, long)]
     watch: bool,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
+    #[arg(short, long, value_name = "FORM", value_parser = FormParser)]
     output: Option<Form>,
     #[command(flatten)]
+    selection: Selection,
+    #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-/// The form of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    /// With more columns
-    Wide,
-    /// A list on one line; with --watch one object per line
-    Json,
-    /// A list; with --watch one document per change
-    Yaml,
-}
-
-impl Form {
-    fn data(self) -> Option<Data> {
-        match self {
-            Self::Wide => None,
-            Self::Json => Some(Data::Json),
-            Self::Yaml => Some(Data::Yaml),
-        }
-    }
 }
 
 /// JSON output for one pod.
@@ -92,30 +77,43 @@ impl PodStatusOutput {
     }
 }
 
+impl HasName for PodStatusOutput {
+    fn full_name(&self) -> String {
+        format!("pod/{}", self.name)
+    }
+}
+
 pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
-    let StatusArgs { pods, selector, all_namespaces, watch, output, cluster } = args;
+    let StatusArgs { pods, selector, all_namespaces, watch, output, selection, cluster } = args;
     let server = PodClient::connect(&cluster).await?;
-    let data = output.and_then(Form::data);
-    let columns = Columns { namespace: all_namespaces, wide: output == Some(Form::Wide) };
-    let mut scope = Scope { all_namespaces, selector, name: None };
+    let (wide, data) = match output {
+        Some(Form::Wide) => (true, None),
+        Some(Form::Data(data)) => (false, Some(data)),
+        None => (false, None),
+    };
+    let columns = Columns { namespace: all_namespaces, wide };
+    let mut scope = Scope { all_namespaces, selector, name: None, fields: selection.fields() };
     if watch {
         if let [only] = pods.as_slice() {
             scope.name = Some(only.0.clone());
         }
-        return follow(&server, &scope, &pods, columns, data).await;
+        let followed = Followed { scope, pods, is_every_pod: selection.all };
+        return follow(&server, &followed, columns, data).await;
     }
     let mut views = Vec::new();
     if pods.is_empty() {
         let found = server.list(&scope).await?;
-        views.extend(found.iter().filter(|meta| !Notes::of(meta).is_empty()).map(PodStatusOutput::of));
+        views.extend(
+            found.iter().filter(|meta| selection.all || !Notes::of(meta).is_empty()).map(PodStatusOutput::of),
+        );
     }
     for name in &pods {
         views.push(PodStatusOutput::of(&server.meta(name).await?));
     }
     if let Some(form) = data {
-        form.print(&views);
+        form.print_list(&views);
     } else if views.is_empty() {
-        message("no pod has a request or a status");
+        message(if selection.all { "there is no such pod" } else { "no pod has a request or a status" });
     } else {
         let rows: Vec<_> = views.iter().map(|view| columns.row(view, clock::now())).collect();
         output::table(&columns.headings(), &rows);
@@ -123,22 +121,32 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     Ok(Exit::Done)
 }
 
+/// The pods whose changes are printed.
+struct Followed {
+    scope: Scope,
+    /// Only these, if any.
+    pods: Vec<PodName>,
+    /// Also pods without a request and a status.
+    is_every_pod: bool,
+}
+
 /// Prints every change of a pod's request or status until Ctrl-C.
 async fn follow(
     server: &PodClient,
-    scope: &Scope,
-    only: &[PodName],
+    followed: &Followed,
     columns: Columns,
     data: Option<Data>,
 ) -> Result<Exit, Failed> {
+    let only = followed.pods.as_slice();
+    let shows_all = followed.is_every_pod || !only.is_empty();
     // A watch does not report a missing name or a missing permission, so both are checked first.
     for name in only {
         server.meta(name).await?;
     }
-    let mut changes = pin!(server.watch(scope));
+    let mut changes = pin!(server.watch(&followed.scope));
     let mut known: HashMap<(String, String), Notes> = HashMap::new();
     let mut widths = Vec::new();
-    let mut away = false;
+    let (mut away, mut is_first) = (false, true);
     loop {
         let event = tokio::select! {
             event = changes.next() => event,
@@ -167,20 +175,20 @@ async fn follow(
         }
         let notes = Notes::of(&meta);
         let before = known.insert(key(&meta), notes.clone());
-        // The first event of a pod is printed when it has an annotation, or when the pod was named on the command
-        // line.
-        let updates = before.map_or(!notes.is_empty() || !only.is_empty(), |before| before != notes);
+        // The first event of a pod is printed when it has an annotation, or when the command line asks for the pod.
+        let updates = before.map_or(!notes.is_empty() || shows_all, |before| before != notes);
         if !updates {
             continue;
         }
         let view = PodStatusOutput::of(&meta);
-        if let Some(form) = data {
-            form.print(&view);
+        let first = std::mem::take(&mut is_first);
+        if let Some(form) = &data {
+            form.print_next(&view, first);
             continue;
         }
         let headings = columns.headings();
-        let first = widths.is_empty();
-        let lines = output::rows(&headings, &[columns.row(&view, clock::now())], &mut widths);
+        let row = columns.row(&view, clock::now());
+        let lines = output::stdout_rows(&headings, &[row], &mut widths);
         lines.iter().skip(usize::from(!first)).for_each(|text| line(text));
     }
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::api::annotation;
 use crate::api::request::{ContainerRequest, Request};
+use crate::cli::dry_run::DryRun;
 use crate::cli::output::message;
 use crate::cli::pod::Failed;
 use crate::cli::pod::answer::{Notes, is_touched, progress};
@@ -92,6 +93,7 @@ pub(super) async fn write(
     name: &PodName,
     meta: &ObjectMeta,
     request: &Request,
+    dry_run: DryRun,
 ) -> Result<(), Failed> {
     let text = serde_json::to_string(request).map_err(|error| Failed::Other(error.to_string()))?;
     let mut meta = meta.clone();
@@ -104,7 +106,7 @@ pub(super) async fn write(
             }
             said = known;
         }
-        if server.patch(name, patch(&meta, Some(&text))).await? {
+        if server.patch(name, patch(&meta, Some(&text)), dry_run).await? {
             return Ok(());
         }
         meta = again(server, name, &meta).await?;

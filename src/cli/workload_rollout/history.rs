@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::api::pod_template::PodTemplate;
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
+use crate::cli::form::HasName;
 use crate::cli::output::{self, line};
 use crate::cli::workload_rollout::About;
 use crate::cli::workload_rollout::past::{self, Past, images, numbered};
@@ -35,6 +36,12 @@ struct Entry {
     template: Option<PodTemplate>,
 }
 
+impl HasName for Entry {
+    fn full_name(&self) -> String {
+        format!("controllerrevision.apps/{}", self.name)
+    }
+}
+
 pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
     let HistoryArgs { revision: number, about } = args;
     about.no_rollout("revisions")?;
@@ -52,7 +59,7 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
         let found = numbered(&past, number);
         let found = found.map_err(|why| Failed::Refused(format!("{}: {why}", workload.name)))?;
         let template = &found.revision.template;
-        if let Some(form) = about.output {
+        if let Some(form) = &about.output {
             form.print(&Entry { template: Some(template.clone()), ..entry(found) });
         } else {
             line(&format!("{} with revision #{number}", workload.name));
@@ -61,8 +68,8 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
         return Ok(Exit::Done);
     }
     let entries: Vec<_> = past.iter().map(entry).collect();
-    if let Some(form) = about.output {
-        form.print(&entries);
+    if let Some(form) = &about.output {
+        form.print_list(&entries);
         return Ok(Exit::Done);
     }
     line(&workload.name.to_string());

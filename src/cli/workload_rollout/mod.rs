@@ -6,10 +6,12 @@
 use clap::{Arg, Args, Subcommand};
 
 use crate::cli::cluster::{ClusterArgs, Failed};
+use crate::cli::dry_run::DryRunArgs;
 use crate::cli::exit::Exit;
+use crate::cli::form::{Data, DataParser};
 use crate::cli::in_place_rollout::change;
 use crate::cli::in_place_rollout::names::RolloutName;
-use crate::cli::output::{Data, message};
+use crate::cli::output::message;
 
 mod history;
 mod past;
@@ -37,9 +39,9 @@ enum Verb {
     #[command(mut_args(of_workload))]
     Undo(undo::UndoArgs),
     /// Start no further updates; scaling continues
-    Pause(About),
+    Pause(ChangeArgs),
     /// Continue with updates, and resume the canary step that waits
-    Resume(About),
+    Resume(ChangeArgs),
 }
 
 /// The help of commands that refuse an `InPlaceRollout`.
@@ -58,10 +60,19 @@ struct About {
     #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
     workload: Vec<String>,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_enum)]
+    #[arg(short, long, value_name = "FORM", value_parser = DataParser)]
     output: Option<Data>,
     #[command(flatten)]
     cluster: ClusterArgs,
+}
+
+/// Arguments of `pause` and `resume`.
+#[derive(Debug, Args)]
+struct ChangeArgs {
+    #[command(flatten)]
+    dry_run: DryRunArgs,
+    #[command(flatten)]
+    about: About,
 }
 
 impl About {
@@ -105,15 +116,16 @@ impl RolloutCommand {
             Verb::Status(args) => status::run(args).await,
             Verb::History(args) => history::run(args).await,
             Verb::Undo(args) => undo::run(args).await,
-            Verb::Pause(about) => pause(about, true).await,
-            Verb::Resume(about) => pause(about, false).await,
+            Verb::Pause(args) => pause(args, true).await,
+            Verb::Resume(args) => pause(args, false).await,
         }
     }
 }
 
-async fn pause(about: About, paused: bool) -> Result<Exit, Failed> {
+async fn pause(args: ChangeArgs, paused: bool) -> Result<Exit, Failed> {
+    let ChangeArgs { dry_run: DryRunArgs { dry_run }, about } = args;
     match about.in_place()? {
-        Some(name) => change::pause(&name, paused, &about.cluster, about.output).await,
-        None => pause::run(about, paused).await,
+        Some(name) => change::pause(&name, paused, dry_run, &about.cluster, about.output).await,
+        None => pause::run(about, paused, dry_run).await,
     }
 }

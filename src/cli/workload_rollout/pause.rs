@@ -7,7 +7,9 @@ use serde_json::json;
 
 use crate::api::workload_key::RESUME_STEP;
 use crate::cli::cluster::Failed;
+use crate::cli::dry_run::DryRun;
 use crate::cli::exit::Exit;
+use crate::cli::form::HasName;
 use crate::cli::output::line;
 use crate::cli::workload_rollout::About;
 use crate::cli::workload_rollout::workload::Workload;
@@ -40,13 +42,23 @@ struct Change {
     step: Option<usize>,
 }
 
-pub(super) async fn run(about: About, paused: bool) -> Result<Exit, Failed> {
+impl HasName for Set {
+    fn full_name(&self) -> String {
+        self.workload.clone()
+    }
+}
+
+pub(super) async fn run(about: About, paused: bool, dry_run: DryRun) -> Result<Exit, Failed> {
     let (server, mut workload) = about.open().await?;
     for _ in 0..MAX_TRIES {
         let change = change(&workload, paused);
         let changed = change.paused.is_some() || change.step.is_some();
-        if !changed || server.patch(&workload.name, operations(&workload, &change)).await?.is_some() {
-            let text = message(&workload, paused, &change);
+        let operations = operations(&workload, &change);
+        if !changed
+            || !dry_run.is_sent()
+            || server.patch(&workload.name, operations, dry_run).await?.is_some()
+        {
+            let text = message(&workload, paused, &change) + dry_run.suffix();
             match about.output {
                 Some(form) => form.print(&Set {
                     namespace: server.namespace,

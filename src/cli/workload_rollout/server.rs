@@ -10,6 +10,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 
 use crate::cli::cluster::{ClusterArgs, Failed, MANAGER, bounded, listed};
+use crate::cli::dry_run::DryRun;
 use crate::cli::workload_rollout::workload::{Name, Workload};
 use crate::cluster::patch::json_patch;
 use crate::failure::Class;
@@ -41,8 +42,10 @@ impl WorkloadClient {
         &self,
         name: &Name,
         operations: Vec<PatchOperation>,
+        dry_run: DryRun,
     ) -> Result<Option<Workload>, Failed> {
-        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let field_manager = Some(MANAGER.to_owned());
+        let params = PatchParams { dry_run: dry_run.is_check(), field_manager, ..PatchParams::default() };
         let patch = json_patch(operations);
         let doing = format!("changing {name} in namespace {}", self.namespace);
         match bounded(&doing, self.api(name).patch(&name.name, &params, &patch)).await {

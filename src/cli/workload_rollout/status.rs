@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cli::cluster::Failed;
 use crate::cli::exit::Exit;
+use crate::cli::form::HasName;
 use crate::cli::in_place_rollout;
 use crate::cli::output::{line, message};
 use crate::cli::span::Seconds;
@@ -50,6 +51,12 @@ struct WorkloadProgress<'a> {
     updated: i32,
     updated_ready: i32,
     ready: i32,
+}
+
+impl HasName for WorkloadProgress<'_> {
+    fn full_name(&self) -> String {
+        self.workload.clone()
+    }
 }
 
 pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {

@@ -6,7 +6,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cli::cluster::Failed;
+use crate::cli::dry_run::DryRunArgs;
 use crate::cli::exit::Exit;
+use crate::cli::form::HasName;
 use crate::cli::output::line;
 use crate::cli::workload_rollout::About;
 use crate::cli::workload_rollout::past::{self, Way, images, way};
@@ -22,6 +24,8 @@ pub(super) struct UndoArgs {
     /// The revision to roll back to; 0 for the previous one
     #[arg(long, value_name = "N", default_value_t = 0)]
     to_revision: i64,
+    #[command(flatten)]
+    dry_run: DryRunArgs,
     #[command(flatten)]
     about: About,
 }
@@ -39,8 +43,14 @@ struct Undone {
     message: String,
 }
 
+impl HasName for Undone {
+    fn full_name(&self) -> String {
+        self.workload.clone()
+    }
+}
+
 pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
-    let UndoArgs { to_revision, about } = args;
+    let UndoArgs { to_revision, dry_run: DryRunArgs { dry_run }, about } = args;
     let wanted = (to_revision != 0).then_some(to_revision);
     about.no_rollout("revision to roll back to")?;
     let (server, mut workload) = about.open().await?;
@@ -58,8 +68,8 @@ pub(super) async fn run(args: UndoArgs) -> Result<Exit, Failed> {
             patch::test(VERSION, workload.version.clone()),
             patch::replace(["spec", "template"], json!(target.revision.template)),
         ];
-        if !changed || server.patch(&workload.name, change).await?.is_some() {
-            let message = message(&workload, target, changed);
+        if !changed || !dry_run.is_sent() || server.patch(&workload.name, change, dry_run).await?.is_some() {
+            let message = message(&workload, target, changed) + dry_run.suffix();
             let undone = Undone {
                 namespace: server.namespace,
                 workload: workload.name.to_string(),

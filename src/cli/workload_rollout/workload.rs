@@ -66,7 +66,15 @@ impl Name {
             [kind, name] => (kind.as_str(), name.as_str()),
             _ => return Err(WANTED.to_owned()),
         };
-        let known = Kind::read(kind).ok_or_else(|| format!("`{kind}` is not a supported kind: {WANTED}"))?;
+        let known = Kind::read(kind).ok_or_else(|| match workload_kind::Kind::read(kind) {
+            // kubectl follows, undoes and pauses the updates of Kubernetes' own kinds.
+            Some(other) => format!(
+                "`{kind}` is not a supported kind: the updates of a {} are those of `kubectl rollout`: use that for \
+                 {kind}/{name}. For those of this project {WANTED}",
+                other.name
+            ),
+            None => format!("`{kind}` is not a supported kind: {WANTED}"),
+        })?;
         let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
         if name.is_empty() || !name.chars().all(|c| edge(c) || c == '-' || c == '.') {
             return Err(format!("`{name}` is not a workload's name: {WANTED}"));
@@ -173,7 +181,12 @@ pub(super) mod tests {
         assert_eq!(name(&["gamestatefulset", "db"]).unwrap(), "gamestatefulset.tkex.tencent.com/db");
         for (words, says) in [
             (&["web"][..], "`web` has no kind"),
-            (&["deploy/web"], "`deploy` is not a supported kind"),
+            (&["svc/web"], "`svc` is not a supported kind"),
+            (&["deploy/web"], "of a Deployment are those of `kubectl rollout`: use that for deploy/web"),
+            (
+                &["statefulset", "db"],
+                "of a StatefulSet are those of `kubectl rollout`: use that for statefulset/db",
+            ),
             (&["gamedeployment/"], "is not a workload's name"),
             (&["gamedeployment", "a/b"], "is not a workload's name"),
         ] {

@@ -49,7 +49,10 @@ async fn with_an_authority_for_clients_nobody_else_connects() {
     assert!(!asks(Some(&ours.1)).await);
     // Without the file nothing is served.
     let args = WebhookArgs { webhook_client_ca: Some(folder.path().join("none")), ..WebhookArgs::default() };
-    let target = ConnectOptions { kubeconfig: Some(guard_fixture.fixture.api.kubeconfig()), context: None };
+    let target = ConnectOptions {
+        kubeconfig: Some(guard_fixture.fixture.api.kubeconfig()),
+        ..ConnectOptions::default()
+    };
     let webhooks = Webhooks::new(&args, Server::new(connect(&target).await.unwrap().0), NAMESPACE, terms());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let error = webhooks.serve(listener, CancellationToken::new()).await.unwrap_err();

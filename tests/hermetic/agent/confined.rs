@@ -16,7 +16,7 @@ async fn an_agent_that_starts_tries_whether_a_policy_keeps_it_to_its_node_and_le
     let fixture = Fixture::found().await;
     let _agent = fixture.agent().await;
     fixture.api.arrived(TRIED, 1).await;
-    let target = ConnectOptions { kubeconfig: Some(fixture.api.kubeconfig()), context: None };
+    let target = ConnectOptions { kubeconfig: Some(fixture.api.kubeconfig()), ..ConnectOptions::default() };
     let server = Server::new(connect(&target).await.unwrap().0);
     assert_eq!(server.confinement("shop").await, Confinement::Open, "an API server without the policy");
     fixture.api.on(TRIED).fault(Fault::Answer(403, NO));

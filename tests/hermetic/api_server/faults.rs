@@ -15,6 +15,7 @@ const KNOWN: &[&str] = &[
     "WATCH pods",
     "GET pod",
     "PATCH pod",
+    "WOULD PATCH pod",
     "PATCH pod/status",
     "PATCH pod/resize",
     "DELETE pod",

@@ -44,7 +44,10 @@ impl Received {
     }
 
     fn is_dry(&self) -> bool {
+        let options =
+            serde_json::from_slice::<Value>(&self.body).ok().filter(|_| self.call.starts_with("DELETE "));
         self.query.get("dryRun").is_some_and(|dry| dry == "All")
+            || options.is_some_and(|options| options["dryRun"] == json!(["All"]))
     }
 }
 
@@ -53,6 +56,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let caller = caller(&request);
     let Some(received) = take_apart(request).await else {
         return refuse(&status(404, "NotFound", "the server could not find the requested resource"));
     };
@@ -66,6 +70,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let plan = shared.rules.plan(&format!("{dry}{}", received.call));
     shared.change(|store| {
         store.calls.push(line);
+        store.caller = caller;
         for change in &plan.before {
             (change.lock().unwrap())(store);
         }
@@ -91,6 +96,13 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
         }
         _ => done.unwrap_or_else(|refusal| refuse(&refusal)),
     }
+}
+
+/// The headers that say who calls.
+fn caller(request: &Request) -> Vec<(String, String)> {
+    let said = |name: &str| name == "authorization" || name.starts_with("impersonate-");
+    let headers = request.headers().iter().filter(|(name, _)| said(name.as_str()));
+    headers.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect()
 }
 
 async fn take_apart(request: Request) -> Option<Received> {
@@ -155,7 +167,7 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
             let pod = found("pods", store.pod(namespace, name))?;
             let changed =
                 patch::patched(&pod, &received.media, &received.body, received.call == "PATCH pod/status")?;
-            Ok(axum_json(200, &store.put(changed)))
+            Ok(axum_json(200, &if received.is_dry() { changed } else { store.put(changed) }))
         }
         "PATCH pod/resize" => {
             let pod = resize::resizable(store, namespace, name)?;
@@ -197,7 +209,7 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
         | "PATCH validatingwebhookconfiguration" => {
             let old = found(&received.plural, store.get(&received.plural, namespace, name))?;
             let changed = changed(received, &old)?;
-            Ok(axum_json(200, &store.put(changed)))
+            Ok(axum_json(200, &if received.is_dry() { changed } else { store.put(changed) }))
         }
         "POST inplacerollout"
         | "POST hookrun"
@@ -244,6 +256,9 @@ fn reported(store: &mut Store, received: &Received, namespace: &str) -> Result<R
 
 fn removed(store: &mut Store, received: &Received, object: &Value) -> Result<Response, Refusal> {
     check_preconditions(received, object)?;
+    if received.is_dry() {
+        return Ok(axum_json(200, object));
+    }
     let namespace = received.namespace.as_deref().unwrap_or_default();
     store.remove_of(&received.plural, namespace, &received.name);
     Ok(axum_json(200, object))

@@ -15,6 +15,8 @@ pub(crate) struct Store {
     pub(crate) events: Vec<Value>,
     /// One line per call.
     pub(crate) calls: Vec<String>,
+    /// The headers that say who calls, of the last call: name and value.
+    pub(crate) caller: Vec<(String, String)>,
     /// The rights of users, as `USER VERB RESOURCE NAMESPACE`, for answers to `SubjectAccessReview`s.
     pub(crate) rights: BTreeSet<String>,
     /// The specs of all received `SubjectAccessReview`s.

@@ -11,14 +11,22 @@ async fn error(text: &str, context: Option<&str>) -> Error {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config");
     std::fs::write(&path, text).unwrap();
-    let target = ConnectOptions { kubeconfig: Some(path), context: context.map(str::to_owned) };
+    let target = ConnectOptions {
+        kubeconfig: Some(path),
+        context: context.map(str::to_owned),
+        ..ConnectOptions::default()
+    };
     connect(&target).await.map(|_| ()).unwrap_err()
 }
 
 #[tokio::test]
 async fn a_kubeconfig_names_server_and_namespace() {
     let api = ApiServer::start().await;
-    let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), context: Some("fake".into()) };
+    let target = ConnectOptions {
+        kubeconfig: Some(api.kubeconfig()),
+        context: Some("fake".into()),
+        ..ConnectOptions::default()
+    };
     let (client, namespace) = connect(&target).await.unwrap();
     assert_eq!(namespace, "shop");
     let error = Server::new(client).pod("shop", "none").await.unwrap_err();
@@ -57,7 +65,8 @@ async fn a_server_that_does_not_exist_has_received_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");
         std::fs::write(&path, good.replace(&address, &server)).unwrap();
-        let (client, _) = connect(&ConnectOptions { kubeconfig: Some(path), context: None }).await.unwrap();
+        let (client, _) =
+            connect(&ConnectOptions { kubeconfig: Some(path), ..ConnectOptions::default() }).await.unwrap();
         let error = Server::new(client).pod("shop", "web").await.unwrap_err();
         assert_eq!(error.class(), class, "{server}: {error}");
     }
@@ -78,7 +87,7 @@ async fn what_is_wrong_with_a_kubeconfig_is_said() {
         assert!(error.to_string().contains(says), "{error}");
         assert!(!error.to_string().contains("the-token") && !format!("{error:?}").contains("the-token"));
     }
-    let target = ConnectOptions { kubeconfig: Some("/does/not/exist".into()), context: None };
+    let target = ConnectOptions { kubeconfig: Some("/does/not/exist".into()), ..ConnectOptions::default() };
     let error = connect(&target).await.map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("/does/not/exist"), "{error}");
 }

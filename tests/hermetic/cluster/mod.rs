@@ -38,7 +38,7 @@ impl Fixture {
 
     /// Starts a watch.
     async fn watching(api: ApiServer) -> Self {
-        let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), context: None };
+        let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), ..ConnectOptions::default() };
         let (client, _) = connect(&target).await.unwrap();
         let stop = CancellationToken::new();
         let pods = NodePods::watch(client, NODE, stop.clone());

@@ -30,6 +30,8 @@ use crate::sources::sources;
 struct Inplace {
     #[command(flatten)]
     _log: process::log::LogArgs,
+    #[command(flatten)]
+    _color: process::color::ColorArgs,
     #[command(subcommand)]
     _role: Role,
 }
@@ -37,7 +39,7 @@ struct Inplace {
 #[derive(Debug, Subcommand)]
 enum Role {
     #[command(flatten)]
-    _Pod(cli::pod::PodCommand),
+    _Pod(Box<cli::pod::PodCommand>),
     #[command(name = "node")]
     _Node(cli::node::NodeCommand),
     #[command(name = "hook")]
@@ -46,10 +48,16 @@ enum Role {
     _Rollout(cli::workload_rollout::RolloutCommand),
     #[command(name = "migrate")]
     _Migrate(cli::migrate::MigrateCommand),
+    #[command(name = "top")]
+    _Top(cli::top::TopCommand),
+    #[command(name = "version")]
+    _Version(cli::version::VersionCommand),
     #[command(name = "agent")]
     _Agent(agent::Args),
     #[command(name = "controller")]
     _Controller(controller::Args),
+    #[command(name = "completion")]
+    _Completion(cli::completion::CompletionCommand),
     #[command(name = "crds")]
     _Crds(cli::crds::CrdsCommand),
     #[command(name = "hold")]

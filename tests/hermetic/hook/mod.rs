@@ -40,7 +40,7 @@ fn settings() -> Settings {
 
 /// A client of the fake API server.
 async fn api_client(api: &ApiServer) -> ApiClient {
-    let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), context: None };
+    let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), ..ConnectOptions::default() };
     ApiClient::new(connect(&target).await.unwrap().0)
 }
 

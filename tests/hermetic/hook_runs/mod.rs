@@ -108,7 +108,7 @@ impl Fixture {
     }
 
     async fn server(&self) -> Server {
-        let target = ConnectOptions { kubeconfig: Some(self.api.kubeconfig()), context: None };
+        let target = ConnectOptions { kubeconfig: Some(self.api.kubeconfig()), ..ConnectOptions::default() };
         Server::new(connect(&target).await.unwrap().0)
     }
 
@@ -124,7 +124,7 @@ impl Fixture {
         max_runs: usize,
         release_timeout: Duration,
     ) -> Running {
-        let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), context: None };
+        let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), ..ConnectOptions::default() };
         let server = Server::new(connect(&target).await.unwrap().0);
         let (ownership, reported) = watch::channel(Ownership::Ours);
         let (stop, watching) = (CancellationToken::new(), CancellationToken::new());
