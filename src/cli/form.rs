@@ -36,6 +36,8 @@ pub(super) enum Data {
 /// A form for people or for programs.
 #[derive(Clone, Debug)]
 pub(super) enum Form {
+    /// Text for people.
+    Table,
     /// The table with more columns.
     Wide,
     /// For programs.
@@ -208,6 +210,31 @@ impl TypedValueParser for FormParser {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let wide = PossibleValue::new("wide").help("With more columns");
         Some(Box::new(std::iter::once(wide).chain(values())))
+    }
+}
+
+/// Parses `-o` of a command whose default form is `text`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TextParser;
+
+impl TypedValueParser for TextParser {
+    type Value = Form;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<Form, clap::Error> {
+        if value == "text" {
+            return Ok(Form::Table);
+        }
+        DataParser.parse_ref(command, arg, value).map(Form::Data)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let text = PossibleValue::new("text").help("For people");
+        Some(Box::new(std::iter::once(text).chain(values())))
     }
 }
 

@@ -291,6 +291,30 @@ fn status_lists_and_follows() {
 }
 
 #[test]
+fn the_flags_of_kubectl_mean_what_they_mean_there() {
+    let (pod, other) = (Fixture::set("chosen"), Fixture::set("elsewhere"));
+    let before = pod.get().metadata.resource_version;
+    let node = format!("spec.nodeName={}", pod.node);
+    let listed = inplace(&["status", "--all", "--field-selector", &node, "-o", "jsonpath={.items[*].name}"]);
+    assert_eq!(text(&listed.stdout), pod.name, "{}", text(&listed.stderr));
+    let checked = inplace(&["restart", "--node", &pod.node, "-c", "app", "--dry-run=server", "-o", "name"]);
+    assert_eq!(text(&checked.stdout), format!("pod/{}\n", pod.name), "{}", text(&checked.stderr));
+    assert_eq!(pod.get().metadata.resource_version, before, "nothing is stored");
+    // A user without rights: the API server knows who asks.
+    let denied = inplace(&["status", "--as", "nobody-of-this-test", "--as-group", "system:authenticated"]);
+    let said = text(&denied.stderr);
+    assert!(denied.status.code() == Some(3) && said.contains("nobody-of-this-test"), "{said}");
+    let denied = inplace(&["status", "--token", "a-token-that-is-not-valid"]);
+    assert!(!denied.status.success(), "{}", text(&denied.stdout));
+    let chosen = inplace(&["restart", "--node", &pod.node, "-c", "app"]);
+    assert_eq!(chosen.status.code(), Some(0), "{}", text(&chosen.stderr));
+    assert!(annotation(&pod.get(), REQUEST).is_some() && annotation(&other.get(), REQUEST).is_none());
+    let withdrawn = inplace(&["cancel", "--field-selector", &node]);
+    assert_eq!(withdrawn.status.code(), Some(0), "{}", text(&withdrawn.stderr));
+    assert_eq!(annotation(&pod.get(), REQUEST), None);
+}
+
+#[test]
 fn history_prints_the_events_of_a_pod_oldest_first_also_when_it_is_gone() {
     let pod = Fixture::set("reported");
     let events: Api<Event> = Api::namespaced(Cluster::any().client.clone(), "default");

@@ -155,7 +155,7 @@ async fn what_is_wrong_is_reported_with_what_there_is_and_nothing_is_created() {
         ("restart web-0 -c app --max-unavailable 1", 2, "--max-unavailable is for workloads"),
         ("restart web-0 -c app --paused", 2, "--paused is for workloads"),
         ("swap web-0 app=repo/app:v2 --allow-template-drift", 2, "--allow-template-drift is for workloads"),
-        ("restart web-0 -c app -o name", 2, "-o name is for workloads"),
+        ("restart web-0 -c app -o go-template={{.x}}", 2, "the form `go-template` is not supported"),
         ("restart -l app=web -c db", 3, "pod/web-0 has no container db; it has app"),
         ("restart -l app=nobody -c app", 3, "no pod in namespace shop has the labels app=nobody"),
         ("restart deploy/web -c app --grace 20m", 3, "deadlineSeconds 600"),

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::hook_template::HookTemplateSpec;
 use crate::cli::connection::ConnectionArgs;
 use crate::cli::exit::Exit;
+use crate::cli::form::{Form, HasName, TextParser};
 use crate::cli::hook::explain::Explain;
 use crate::cli::hook::{Failed, pod, read};
 use crate::cli::named_value::NamedValue;
@@ -34,7 +36,7 @@ pub(super) struct TestArgs {
     #[arg(long)]
     once: bool,
     /// Form of the result
-    #[arg(short, long, value_enum, value_name = "FORM", default_value_t)]
+    #[arg(short, long, value_name = "FORM", value_parser = TextParser, default_value = "text")]
     output: Form,
     #[command(flatten)]
     about: AboutArgs,
@@ -59,16 +61,19 @@ pub(super) struct AboutArgs {
     connection: ConnectionArgs,
 }
 
-/// The form of the result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Form {
-    /// For people
-    #[default]
-    Text,
-    /// The status of a HookRun, on one line
-    Json,
-    /// The same as a document
-    Yaml,
+/// The status of a HookRun, as a result with a name.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Ended<'a> {
+    status: &'a HookRunStatus,
+    #[serde(skip)]
+    template: &'a str,
+}
+
+impl HasName for Ended<'_> {
+    fn full_name(&self) -> String {
+        format!("hooktemplate.tkex.tencent.com/{}", self.template)
+    }
 }
 
 /// The clients that the hook may use, and the pod that it runs for.
@@ -81,7 +86,9 @@ struct Context {
 
 pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
     let TestArgs { file, arg, once, output, about, hooks } = args;
-    let mut template = read(&file)?.spec;
+    let template = read(&file)?;
+    let name = template.metadata.name.unwrap_or_default();
+    let mut template = template.spec;
     if once {
         once_each(&mut template);
     }
@@ -99,15 +106,14 @@ pub(super) async fn run(args: TestArgs) -> Result<Exit, Failed> {
     let mut explain = Explain::new(&spec);
     let status = executor
         .run(&spec, HookRunStatus::default(), &context.place, |status| {
-            if output == Form::Text {
+            if matches!(output, Form::Table) {
                 explain.updates(status).iter().for_each(|text| output::line(text));
             }
         })
         .await;
     match output {
-        Form::Text => explain.verdict(&status).iter().for_each(|text| output::line(text)),
-        Form::Json => output::json(&status),
-        Form::Yaml => output::yaml(&status),
+        Form::Table | Form::Wide => explain.verdict(&status).iter().for_each(|text| output::line(text)),
+        Form::Data(form) => form.print(&Ended { status: &status, template: &name }),
     }
     Ok(if status.phase == Some(HookPhase::Successful) { Exit::Done } else { Exit::Failed })
 }

@@ -89,7 +89,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     let (wide, data) = match output {
         Some(Form::Wide) => (true, None),
         Some(Form::Data(data)) => (false, Some(data)),
-        None => (false, None),
+        Some(Form::Table) | None => (false, None),
     };
     let columns = Columns { namespace: all_namespaces, wide };
     let mut scope = Scope { all_namespaces, selector, name: None, fields: selection.fields() };
