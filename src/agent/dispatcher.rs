@@ -51,7 +51,7 @@ pub(super) struct Dispatcher<B> {
     metrics: Metrics,
     /// Limits how many operations change containers at once.
     permits: Permits,
-    /// Limits how many of them create, start and remove containers at the same moment.
+    /// Limits how many of them create and start containers at the same moment.
     slots: Slots,
     stop: CancellationToken,
     work: HashMap<Key, Work>,

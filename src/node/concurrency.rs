@@ -47,14 +47,9 @@ pub(super) fn before(node: &Node, operation: &Operation, effect: &Effect) {
 }
 
 /// Returns what the operation needs no longer after `effect`. It keeps the slot from the fence to the start, so that no
-/// other operation comes between the stop and the start. For a barrier, all new containers of the node are created before
-/// the first old one is stopped.
-pub(super) fn after(node: &Node, operation: &Operation, effect: &Effect) {
-    let goes_on = match effect.verb() {
-        Verb::Fence | Verb::Stop => true,
-        Verb::Create | Verb::Remove => urgency(operation) == Urgency::Down,
-        _ => false,
-    };
+/// other operation comes between the stop and the start.
+pub(super) fn after(node: &Node, effect: &Effect) {
+    let goes_on = matches!(effect.verb(), Verb::Fence | Verb::Stop | Verb::Create | Verb::Remove);
     if !goes_on {
         node.slot.release();
     }

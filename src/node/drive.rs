@@ -98,6 +98,7 @@ pub(super) async fn drive(
     let mut journal = JournalWriter::new(node.journal.clone());
     let (mut control, mut slices, mut reread) = (control, None, Reread::default());
     let mut changes = Changes::of(node, &operation);
+    let mut is_granted = false;
     let mut backoff = BACKOFF;
     let mut watch = clock::Watch::begin();
     let mut lost = operation.unsupervised.then(LostTime::begin);
@@ -155,22 +156,20 @@ pub(super) async fn drive(
         match next {
             Next::Do(effect) if !concurrency::has_permit(node, &operation, &effect) => {
                 observer(OperationEvent::Progress("waiting for another operation on this node to end"));
-                tokio::select! {
-                    () = node.permit.acquire() => {}
-                    () = reported(&mut control) => {}
-                    () = sleep(longest_wait(&operation)) => {}
-                }
+                wait_for_permit(node, &operation, &mut control).await;
             }
-            Next::Do(effect) if !concurrency::has_slot(node, &operation, &effect) => {
+            Next::Do(effect) if !is_granted && !concurrency::has_slot(node, &operation, &effect) => {
                 observer(OperationEvent::Progress("waiting for another operation on this node"));
                 let is_ending = control.shutdown.is_cancelled();
                 tokio::select! {
-                    () = node.slot.acquire(concurrency::urgency(&operation)) => {}
+                    // The next effect needs no other slot, however long the observation before it takes.
+                    () = node.slot.acquire(concurrency::urgency(&operation)) => is_granted = true,
                     () = reported(&mut control), if !is_ending => {}
-                    () = sleep(longest_wait(&operation)) => {}
+                    () = sleep(MAX_PAUSE) => {}
                 }
             }
             Next::Do(effect) => {
+                is_granted = false;
                 let context =
                     EffectContext { node, journal: &mut journal, executor: &mut executor, watch: &mut watch };
                 act(context, &mut entry, &mut operation, (&effect, asked), &mut control, observer).await;
@@ -484,7 +483,7 @@ async fn act(
     }
     shift_times(watch, operation);
     operation.record(effect, result, clock::now());
-    concurrency::after(node, operation, effect);
+    concurrency::after(node, effect);
     // The time of this effect cannot be observed later, and other times are counted from it.
     if matches!(effect.verb(), Verb::Gate | Verb::Respec) {
         entry.open = Some(operation.clone());
@@ -511,11 +510,18 @@ async fn outdated(
     Some(EffectError { class: Class::Unavailable, message })
 }
 
-/// How long the operation may wait for other operations before it observes its pod again.
-fn longest_wait(operation: &Operation) -> Duration {
-    let end = clock::until(operation.forward_until());
+/// Waits for a permit, for a signal, or until the operation has to observe its pod again.
+async fn wait_for_permit(node: &Node, operation: &Operation, control: &mut ControlHandle) {
+    let mut end = clock::until(operation.forward_until());
     // The fence keeps the kubelet from starting a container that ends meanwhile.
-    if operation.is_fenced_ahead() { end.min(MAX_PAUSE) } else { end }
+    if operation.is_fenced_ahead() {
+        end = end.min(MAX_PAUSE);
+    }
+    tokio::select! {
+        () = node.permit.acquire() => {}
+        () = reported(control) => {}
+        () = sleep(end) => {}
+    }
 }
 
 /// Whether a process that shuts down may leave the operation now. Not while a container is down or being stopped

@@ -1,4 +1,4 @@
-//! Slots limit how many operations of this node create, start and remove containers at the same moment: as many as the
+//! Slots limit how many operations of this node create and start containers at the same moment: as many as the
 //! node has processors, and at least two. With more, no operation would end earlier, and each container would be down for
 //! as long as all of them take together.
 //!

@@ -9,8 +9,8 @@
 //! | Stop or Start, and the pod was not prepared in time | end | |
 //! | has ended, or its rollout was deleted | end | start |
 //!
-//! The new containers are created before the old ones are stopped, so that only their start is left when the barrier opens.
-//! Where a probe forbids that, fences keep their names too, so that the kubelet starts none of them before.
+//! A pod that waits at the barrier has fences for the names of its new containers too, so that its kubelet starts none of
+//! them before. They are created when the barrier opens.
 //!
 //! So no pod stays stopped, whatever becomes of the controller and the API server. If a container of the pod cannot be
 //! replaced, the others of the pod do not wait any longer.
@@ -24,8 +24,8 @@ use crate::operation::decision::{Next, Waiting};
 use crate::operation::note::Note;
 use crate::operation::outcome::{Outcome, Withdrawal};
 use crate::operation::preflight::AdmittedTarget;
-use crate::operation::snapshot::{Container, DeclaredContainer, GroupSignal, Snapshot};
-use crate::operation::state::{BACK_SPARE_SECONDS, Operation, Target, later};
+use crate::operation::snapshot::{GroupSignal, Snapshot};
+use crate::operation::state::{BACK_SPARE_SECONDS, Operation, later};
 
 /// How much longer than the grace periods of its containers a pod may take to stop, in seconds: the time of the calls.
 const STOP_SPARE_SECONDS: u64 = 5;
@@ -110,34 +110,6 @@ pub(super) fn may_start(operation: &Operation, snapshot: &Snapshot, now: Timesta
     let first_stopped = operation.targets.iter().filter_map(|target| target.stopped_at).min();
     let stopped = group.stopped_at.or(first_stopped);
     open || group.has_failed || stopped.is_some_and(|at| barrier_ends(operation, group, at) <= now)
-}
-
-/// Whether the new instance is created before the old one is stopped: for a barrier, so that only its start is left when the
-/// barrier opens. Not with a liveness or startup probe: the kubelet would count it as failed while the instance waits, and
-/// end the instance after its start.
-pub(super) fn creates_ahead(
-    operation: &Operation,
-    target: &Target,
-    snapshot: &Snapshot,
-    now: Timestamp,
-) -> bool {
-    let declared = snapshot.declared.as_ref().and_then(|declared| declared.container(&target.name));
-    let is_probed = |declared: &DeclaredContainer| declared.liveness.is_some() || declared.has_startup_probe;
-    let runs = snapshot.by_id(&target.replacement().replaces).is_some_and(Container::may_run);
-    runs && !may_start(operation, snapshot, now) && !declared.is_none_or(is_probed)
-}
-
-/// Whether a fence keeps the name of the new instance itself until that may be started: at a barrier a kubelet must not
-/// create it in the moment between the stop and the creation. A container that ends before it is stopped is its kubelet's
-/// to restart.
-pub(super) fn keeps_name(
-    operation: &Operation,
-    target: &Target,
-    snapshot: &Snapshot,
-    now: Timestamp,
-) -> bool {
-    let old = snapshot.by_id(&target.replacement().replaces);
-    !may_start(operation, snapshot, now) && (target.touched || old.is_some_and(Container::may_run))
 }
 
 /// The end of an operation of which no container is touched, if the group restart has ended, or goes on without the pod.

@@ -1,15 +1,15 @@
 //! Replaces one container instance by another: fence, preStop, stop, create, start, remove the fence. In a pod
-//! without a kubelet, and at the barrier of a group restart, the new container is created before the old one is stopped, so
-//! that the create call is not part of the downtime.
+//! without a kubelet, the new container is created before the old one is stopped, so that the create call is not part
+//! of the downtime.
 //!
 //! | the snapshot shows | next step |
 //! |---|---|
 //! | no replacement, no fence of the next attempt | create the fence: `make` |
 //! | no replacement, a fence of another attempt | remove that fence once no kubelet may act on it: `make` |
 //! | no replacement, a fence of its attempt that cannot be removed | continue with the attempt after all fences: `after_fences` |
-//! | no replacement, the old instance runs (beside a kubelet) | preStop, then stop: `stop`; for a barrier create: `make` |
+//! | no replacement, the old instance runs (beside a kubelet) | preStop, then stop: `stop` |
 //! | no replacement, the old instance has ended | create, at a barrier once that is open: `make` |
-//! | created, without a kubelet or for a barrier, the old instance runs | preStop, then stop: `settle` |
+//! | created, without a kubelet, the old instance runs | preStop, then stop: `settle` |
 //! | created here | create the fence again if it is gone, then start: `settle` |
 //! | created by a kubelet | wait for its start, at most 10 s, then start it: `settle` |
 //! | created here, and another instance runs | continue with that one: `give_way` |
@@ -140,8 +140,7 @@ pub(super) fn make<'a>(
             return do_(remove(fence, Leftover::Fence));
         }
     }
-    let ahead = group::creates_ahead(operation, target, snapshot, now);
-    let is_kept = !ahead && group::keeps_name(operation, target, snapshot, now);
+    let is_kept = keeps_name(operation, target, replacement, snapshot, now);
     let own = snapshot.fences(name).find(|fence| is_kept && fence.attempt == replacement.attempt);
     // Not before the stop: without this program a kubelet could not restart the container, which still runs.
     let lacks_own = is_kept && own.is_none() && !target.touched && group::may_stop(operation, snapshot);
@@ -191,12 +190,8 @@ pub(super) fn make<'a>(
         return Progress::Failed(Failure::Changed { container: container(), what });
     }
     if !operation.unsupervised
-        && !ahead
         && let Some(old) = snapshot.by_id(&replacement.replaces).filter(|old| old.may_run())
     {
-        if let Some(message) = replacement.not_created.clone() {
-            return Progress::Failed(Failure::Create { container: container(), message });
-        }
         return stop(operation, target, replacement, old, now);
     }
     if own.is_some() {
@@ -210,6 +205,20 @@ pub(super) fn make<'a>(
     }
     let (attempt, limits) = (replacement.attempt, limits_of(name, source, snapshot));
     do_(Effect::Create { container: container(), source: source.clone(), attempt, image, limits })
+}
+
+/// Whether a fence keeps the name of the new instance itself until that may be started: at a barrier a kubelet must not
+/// create it in the moment between the stop and the creation. A container that ends before it is stopped is its kubelet's
+/// to restart.
+fn keeps_name(
+    operation: &Operation,
+    target: &Target,
+    replacement: &Replacement,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> bool {
+    let old = snapshot.by_id(&replacement.replaces);
+    !group::may_start(operation, snapshot, now) && (target.touched || old.is_some_and(Container::may_run))
 }
 
 /// Continues with the first attempt after all fences, because the name of this one stays reserved. A kubelet cannot
@@ -270,12 +279,8 @@ pub(super) fn settle<'a>(
         State::Created => {
             let replacement = target.replacement();
             if let Some(other) = snapshot.running(&target.name).first() {
-                let ahead = operation.unsupervised || operation.group.is_some();
-                if ours && ahead && other.id == replacement.replaces {
-                    return match fence_again(operation, target, snapshot, new) {
-                        Some(effect) => do_(effect),
-                        None => stop(operation, target, replacement, other, now),
-                    };
+                if ours && operation.unsupervised && other.id == replacement.replaces {
+                    return stop(operation, target, replacement, other, now);
                 }
                 if ours && let Some(next) = give_way(operation, target, snapshot, new, other) {
                     return Progress::Next(next);

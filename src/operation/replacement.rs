@@ -24,10 +24,6 @@ pub struct Replacement {
     /// because the last failure is that of another effect later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfenced: bool,
-    /// Why the new instance cannot be created, once that was given up. The old instance is then not stopped any more. A state of
-    /// its own for the same reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_created: Option<String>,
     /// When the pod's spec was changed for this replacement.
     #[serde(default)]
     pub respec_at: Option<Timestamp>,
@@ -55,7 +51,6 @@ impl Replacement {
             refused_starts: 0,
             fence_tried: false,
             unfenced: false,
-            not_created: None,
             respec_at: None,
             unanswered: 0,
             cut_shorts: 0,

@@ -423,17 +423,7 @@ impl Operation {
                 self.last_failure =
                     Some(LastFailure { verb: effect.verb(), container, count, at: now, effect_error });
                 self.give_up_removing(effect);
-                self.give_up_creating(effect);
             }
-        }
-    }
-
-    fn give_up_creating(&mut self, effect: &Effect) {
-        let given_up = self.given_up(Verb::Create, effect.container()).map(str::to_owned);
-        if let Some(target) = self.targets.iter_mut().find(|target| target.name == effect.container())
-            && given_up.is_some()
-        {
-            target.under_way().not_created = given_up;
         }
     }
 
