@@ -1,5 +1,5 @@
 //! Completion of the command line in a shell: `inplace completion SHELL` prints the script, which asks this program for
-//! the names of pods, containers, workloads, nodes and namespaces. Reads only, for at most [`LIMIT`]; an error means that
+//! the names of pods, containers, workloads, nodes and namespaces. Reads only, for at most three seconds; an error means that
 //! there is nothing to complete.
 
 use std::collections::BTreeSet;

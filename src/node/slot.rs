@@ -3,7 +3,7 @@
 //! as long as all of them take together.
 //!
 //! An operation that has a container down acquires a slot before all operations that have none down. A slot that is held
-//! for longer than [`LONGEST`] no longer counts, so a call that hangs does not delay other pods for longer. Does not
+//! for longer than a second no longer counts, so a call that hangs does not delay other pods for longer. Does not
 //! decide which effects need a slot; see `concurrency`.
 
 use std::collections::VecDeque;
