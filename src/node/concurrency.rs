@@ -24,8 +24,8 @@ pub(super) fn has_permit(node: &Node, operation: &Operation, effect: &Effect) ->
 /// Whether `effect` may be carried out now because it needs no slot, or because the operation holds one or could acquire
 /// it.
 pub(super) fn has_slot(node: &Node, operation: &Operation, effect: &Effect) -> bool {
-    let works =
-        matches!(effect.verb(), Verb::Fence | Verb::Standby | Verb::Create | Verb::Start | Verb::Remove);
+    // Not a removal: a kubelet may wait for that of a fence.
+    let works = matches!(effect.verb(), Verb::Fence | Verb::Standby | Verb::Create | Verb::Start);
     !works || node.slot.try_acquire(urgency(operation))
 }
 
