@@ -188,9 +188,20 @@ impl TypedValueParser for DataParser {
     }
 }
 
-/// Parses `-o` of commands with a wide table.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FormParser;
+/// Parses `-o` of commands that have one form for people to choose, beside those for programs.
+#[derive(Clone, Debug)]
+pub(super) struct FormParser {
+    word: &'static str,
+    help: &'static str,
+    form: Form,
+}
+
+impl FormParser {
+    /// For commands with a wide table.
+    pub(super) const WIDE: Self = Self { word: "wide", help: "With more columns", form: Form::Wide };
+    /// For a command whose default form is `text`.
+    pub(super) const TEXT: Self = Self { word: "text", help: "For people", form: Form::Table };
+}
 
 impl TypedValueParser for FormParser {
     type Value = Form;
@@ -201,40 +212,15 @@ impl TypedValueParser for FormParser {
         arg: Option<&Arg>,
         value: &std::ffi::OsStr,
     ) -> Result<Form, clap::Error> {
-        if value == "wide" {
-            return Ok(Form::Wide);
+        if value == self.word {
+            return Ok(self.form.clone());
         }
         DataParser.parse_ref(command, arg, value).map(Form::Data)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let wide = PossibleValue::new("wide").help("With more columns");
-        Some(Box::new(std::iter::once(wide).chain(values())))
-    }
-}
-
-/// Parses `-o` of a command whose default form is `text`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TextParser;
-
-impl TypedValueParser for TextParser {
-    type Value = Form;
-
-    fn parse_ref(
-        &self,
-        command: &Command,
-        arg: Option<&Arg>,
-        value: &std::ffi::OsStr,
-    ) -> Result<Form, clap::Error> {
-        if value == "text" {
-            return Ok(Form::Table);
-        }
-        DataParser.parse_ref(command, arg, value).map(Form::Data)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let text = PossibleValue::new("text").help("For people");
-        Some(Box::new(std::iter::once(text).chain(values())))
+        let own = PossibleValue::new(self.word).help(self.help);
+        Some(Box::new(std::iter::once(own).chain(values())))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::hook_template::HookTemplateSpec;
 use crate::cli::connection::ConnectionArgs;
 use crate::cli::exit::Exit;
-use crate::cli::form::{Form, HasName, TextParser};
+use crate::cli::form::{Form, FormParser, HasName};
 use crate::cli::hook::explain::Explain;
 use crate::cli::hook::{Failed, pod, read};
 use crate::cli::named_value::NamedValue;
@@ -36,7 +36,7 @@ pub(super) struct TestArgs {
     #[arg(long)]
     once: bool,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_parser = TextParser, default_value = "text")]
+    #[arg(short, long, value_name = "FORM", value_parser = FormParser::TEXT, default_value = "text")]
     output: Form,
     #[command(flatten)]
     about: AboutArgs,

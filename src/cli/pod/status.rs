@@ -39,7 +39,7 @@ pub struct StatusArgs {
     #[arg(short, long)]
     watch: bool,
     /// Form of the result
-    #[arg(short, long, value_name = "FORM", value_parser = FormParser)]
+    #[arg(short, long, value_name = "FORM", value_parser = FormParser::WIDE)]
     output: Option<Form>,
     #[command(flatten)]
     selection: Selection,
