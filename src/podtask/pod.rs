@@ -41,6 +41,8 @@ pub struct Pod {
     pub deletion: Option<Timestamp>,
     /// Since when the pod is Ready.
     pub ready_since: Option<Timestamp>,
+    /// Since when the pod is not Ready, if its kubelet says so.
+    pub unready_since: Option<Timestamp>,
     /// The node that the pod is scheduled to.
     pub node: Option<String>,
     /// IP address of the pod.
@@ -102,11 +104,12 @@ impl Pod {
         let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
         let created = metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let last = name.rsplit('-').next().unwrap_or_default().to_owned();
-        let ready = status.and_then(|status| status.conditions.as_ref()).and_then(|conditions| {
-            conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")
-        });
-        let ready_since =
-            ready.map(|ready| ready.last_transition_time.as_ref().map_or(created, |time| time.0));
+        let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+        let since = |value: &str| {
+            let ready = ready.filter(|ready| ready.status == value)?;
+            Some(ready.last_transition_time.as_ref().map_or(created, |time| time.0))
+        };
         let request = Request::parse(annotation(annotation::REQUEST)).ok().flatten();
         let resources = spec.map(resources::of_pod).unwrap_or_default();
         Self {
@@ -126,7 +129,8 @@ impl Pod {
                 _ => PodPhase::Pending,
             },
             deletion: metadata.deletion_timestamp.as_ref().map(|time| time.0),
-            ready_since,
+            ready_since: since("True"),
+            unready_since: since("False"),
             node: spec.and_then(|spec| spec.node_name.clone()),
             ip: status.and_then(|status| status.pod_ip.clone()),
             host_ip: status.and_then(|status| status.host_ip.clone()),

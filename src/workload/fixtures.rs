@@ -122,6 +122,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         phase: PodPhase::Running,
         deletion: None,
         ready_since: Some(at(-900)),
+        unready_since: None,
         node: Some("node".to_owned()),
         ip: Some("10.0.0.1".to_owned()),
         host_ip: Some("10.0.1.1".to_owned()),

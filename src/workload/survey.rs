@@ -9,6 +9,7 @@ use crate::api::game_deployment::UpdateType;
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::{ContainerRequest, Order};
 use crate::podtask::pod::PodPhase;
+use crate::podtask::resources::Resize;
 use crate::podtask::start_first;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::Purpose;
@@ -137,11 +138,16 @@ impl<'a> Survey<'a> {
             }
             _ => None,
         });
+        let is_idle = |view: &PodView<'_>| {
+            matches!(view.task_state, TaskState::Over | TaskState::Waiting)
+                || view.live().is_some_and(|task| task.stage == Stage::Resizing)
+                    && view.pod.resize == Resize::Taken
+        };
         let waits = |view: &&PodView<'_>| {
             matches!(survey.route(view), Route::PodTask(Purpose::InPlace | Purpose::HotPatch))
                 && survey.is_eligible(input, view)
                 && view.last_failure(update) != Some(Stage::Failed)
-                && matches!(view.task_state, TaskState::Over | TaskState::Waiting)
+                && is_idle(view)
                 && input.spec.starts_first()
                 && is_early(input, view, &input.update.template)
         };

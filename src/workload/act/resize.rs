@@ -1,12 +1,16 @@
 //! The writes of a task whose pod is being resized, given what `workload::resize` decides about the pod.
 
+use jiff::SignedDuration;
+
+use crate::api::request::READY_TIMEOUT_SECONDS;
 use crate::podtask::state::{End, Stage};
 use crate::podtask::task::{PodTask, Purpose};
-use crate::podtask::time::whole_seconds;
+use crate::podtask::time::{later, whole_seconds};
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::workload::act::Planner;
 use crate::workload::action::{Action, Why};
 use crate::workload::resize::{self, Answer, NotResizable};
+use crate::workload::survey::is_early;
 use crate::workload::update::Wanted;
 use crate::workload::view::PodView;
 
@@ -46,9 +50,26 @@ impl<'a> Planner<'_, 'a> {
             return self.acts.actions.push(Action::Resize { pod, spec, task: task.clone() });
         }
         match resize::answer(view.pod, task, input.now) {
+            Answer::Taken if is_early(input, view, target) => self.await_ready(view, task),
             Answer::Taken => self.execute(view, task),
             Answer::Waits(until) => until.into_iter().for_each(|until| self.at(until)),
             Answer::Never(why) => self.end(view, task, &End::new(Stage::Failed, "", why)),
         }
+    }
+
+    /// Waits for a container that is not Ready since the resize, and starts first. Such a container may serve, but one that the
+    /// resize has broken is never Ready again: then the task fails, and the pod is repaired by a later one.
+    fn await_ready(&mut self, view: &PodView<'_>, task: &PodTask) {
+        let since = view.pod.unready_since.map_or(task.at, |since| since.max(task.at));
+        let end = later(since, SignedDuration::from_secs(READY_TIMEOUT_SECONDS.into()));
+        if end > self.input.now {
+            return self.at(end);
+        }
+        let names: Vec<_> = view.pod.unready.iter().map(|(name, _)| name.as_str()).collect();
+        let why = format!(
+            "cpu and memory are resized, and {} is not Ready for {READY_TIMEOUT_SECONDS} s after that: see the logs of the container",
+            names.join(", ")
+        );
+        self.end(view, task, &End::new(Stage::Failed, "", why));
     }
 }

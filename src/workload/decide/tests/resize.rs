@@ -214,6 +214,47 @@ fn an_image_that_fails_after_its_resize_leaves_no_resources() {
     assert!(sight.pods.iter().all(|pod| pod.resources == one));
 }
 
+/// With the order `StartFirst` a container that runs and is not Ready gets no request. One that its resize has broken would never
+/// get one.
+#[test]
+fn a_container_that_is_not_ready_after_its_resize_fails_the_pod_in_time() {
+    let order =
+        |draft: Draft| draft.with("/updateStrategy/inPlaceUpdateStrategy", json!({"order": "StartFirst"}));
+    let (mut sight, new) = (running(), order(with_cpu("2").image("app:2")));
+    step(&mut sight, &order(with_cpu("1")));
+    let name = begun(&mut sight, &new);
+    let broken_at = sight.now + SignedDuration::from_secs(5);
+    sight.now += SignedDuration::from_secs(10);
+    let pod = sight.pod(&name);
+    (pod.resize, pod.ready_since, pod.unready_since) = (Resize::Taken, None, Some(broken_at));
+    pod.unready = vec![("app".to_owned(), false)];
+    let decision = step(&mut sight, &new);
+    assert!(decision.requested().is_empty(), "{:#?}", decision.actions);
+    assert!(condition(&decision, "Progressing").2.contains(&format!("for example {name}: ")));
+    let end = broken_at + SignedDuration::from_secs(120);
+    assert!(decision.requeue_at.is_some_and(|at| at <= end));
+    sight.now = end - SignedDuration::from_secs(1);
+    assert_eq!(step(&mut sight, &new).requeue_at, Some(end));
+    assert_eq!(stage(&mut sight, &name), Stage::Resizing);
+    let mut ready = sight.clone();
+    let pod = ready.pod(&name);
+    (pod.ready_since, pod.unready_since, pod.unready) = (Some(end), None, Vec::new());
+    assert_eq!(step(&mut ready, &new).requested(), [name.as_str()], "Ready in time");
+    sight.now = end;
+    step(&mut sight, &new);
+    assert_eq!(stage(&mut sight, &name), Stage::Failed);
+    assert!(condition(&sight.decide(&new), "UpdateFailed").2.contains("app is not Ready for 120 s"));
+    // A retry repairs it: nothing that serves would be replaced.
+    let again = new.clone().annotated(workload_key::RETRY, "true");
+    step(&mut sight, &again);
+    let decision = step(&mut sight, &new);
+    let requested = requests(&decision);
+    assert_eq!(
+        (decision.requested(), requested[0].order),
+        (vec![name.as_str()], crate::api::request::Order::StopFirst)
+    );
+}
+
 /// A resize that waits holds no pod for longer than its user wants.
 #[test]
 fn another_update_type_replaces_a_pod_whose_resize_waits() {
