@@ -79,6 +79,9 @@ pub enum GroupPhase {
     Start,
 }
 
+/// The most pods that a group restart leaves out: the agents of all nodes receive their uids.
+pub const MAX_LEFT_OUT: usize = 256;
+
 /// The state of a group restart, as the controller publishes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -96,6 +99,10 @@ pub struct GroupStatus {
     /// When the agents were asked to start the containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Timestamp>,
+    /// The uids of the pods that are not restarted, because they were not prepared in time. Their agents do not join later.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = MAX_LEFT_OUT))]
+    pub left_out: Vec<String>,
     /// The uids of the controllers of the pods. Empty: any controller.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<String>,

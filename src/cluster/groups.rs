@@ -41,6 +41,8 @@ pub struct Group {
     pub request: Request,
     /// The number of the group restart, and how a pod waits for the others.
     pub task: GroupTask,
+    /// The uids of the pods that are not restarted.
+    left_out: Vec<String>,
     bytes: usize,
 }
 
@@ -60,11 +62,12 @@ impl GroupRestarts {
         self.0.list().iter().filter_map(|cached| cached.value.0.clone()).collect()
     }
 
-    /// What is known about the group restart of the rollout with this uid.
-    pub fn signal(&self, rollout: &str) -> GroupSignal {
+    /// What is known about the group restart of the rollout with this uid, for the pod with the uid `pod`.
+    pub fn signal(&self, rollout: &str, pod: &str) -> GroupSignal {
         // Check first whether the cache is current: what is read after the check is at least as new.
         let is_current = self.is_current();
         match self.in_progress().iter().find(|group| group.task.rollout == rollout) {
+            Some(group) if group.left_out.iter().any(|uid| uid == pod) => GroupSignal::LeftOut,
             Some(group) => GroupSignal::Phase(group.phase),
             None if is_current => GroupSignal::Over,
             None => GroupSignal::Unknown,
@@ -125,7 +128,8 @@ impl Trim for CachedGroup {
             let status = group::in_progress(&rollout)?;
             let (request, task) = group::task(&rollout, status)?;
             let members = Members::of(&rollout, status);
-            Some(Arc::new(Group { members, phase: status.phase, request, task, bytes }))
+            let left_out = status.left_out.clone();
+            Some(Arc::new(Group { members, phase: status.phase, request, task, left_out, bytes }))
         });
         (meta, Self(group))
     }
@@ -139,8 +143,8 @@ impl Trim for CachedGroup {
         match (&self.0, &before.0) {
             (None, None) => true,
             (Some(now), Some(before)) => {
-                (now.phase, &now.members, &now.request, &now.task)
-                    == (before.phase, &before.members, &before.request, &before.task)
+                (now.phase, &now.members, &now.request, &now.task, &now.left_out)
+                    == (before.phase, &before.members, &before.request, &before.task, &before.left_out)
             }
             _ => false,
         }

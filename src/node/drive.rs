@@ -149,7 +149,7 @@ pub(super) async fn drive(
         if !executor.is_for(&operation) {
             executor = EffectExecutor::new(node, &operation);
         }
-        record_waits(&mut journal, &mut entry, &operation).await;
+        record_waits(&mut journal, &mut entry, &operation, observer).await;
         if control.shutdown.is_cancelled() && may_pause(&operation, &snapshot, &next) {
             return None;
         }
@@ -193,11 +193,17 @@ pub(super) async fn drive(
 }
 
 /// Writes to the journal when the grace period began and how far the pod is in a group restart, if that has changed: the
-/// node does not show it.
-async fn record_waits(journal: &mut JournalWriter, entry: &mut Entry, operation: &Operation) {
-    let is_written =
-        |written: &Operation| written.drain == operation.drain && written.group == operation.group;
-    if entry.open.as_ref().is_none_or(is_written) {
+/// node does not show it. How far the pod is in a group restart is reported after that, because the other pods rely on it: an
+/// agent that starts again must not take it back.
+async fn record_waits(
+    journal: &mut JournalWriter,
+    entry: &mut Entry,
+    operation: &Operation,
+    observer: &Observer,
+) {
+    let Some(written) = &entry.open else { return };
+    let is_further = written.group != operation.group;
+    if written.drain == operation.drain && !is_further {
         return;
     }
     entry.open = Some(operation.clone());
@@ -207,6 +213,9 @@ async fn record_waits(journal: &mut JournalWriter, entry: &mut Entry, operation:
             %error,
             "the journal cannot be written: if this process dies, the pod is drained again, or waits for its group again"
         );
+    }
+    if is_further {
+        observer(OperationEvent::Status(&report::status(operation)));
     }
 }
 
@@ -336,7 +345,9 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
 /// What is known about the group restart that the operation is part of.
 fn signal(node: &Node, operation: &Operation) -> GroupSignal {
     let groups = node.groups.as_ref().zip(operation.group.as_ref());
-    groups.map_or(GroupSignal::Unknown, |(groups, group)| groups.signal(&group.task.rollout))
+    groups.map_or(GroupSignal::Unknown, |(groups, group)| {
+        groups.signal(&group.task.rollout, &operation.pod.uid)
+    })
 }
 
 /// Adds what proves a standby to `snapshot`; `None` after a shutdown or withdrawal signal. Boxed by the caller: few operations
@@ -375,14 +386,7 @@ fn settle(
         match next(operation, snapshot, clock::now()) {
             Next::Note(note) if !confirmed && is_doubted(&note) => return None,
             Next::Note(note) => {
-                let report = matches!(
-                    note,
-                    Note::Step(_)
-                        | Note::RollBack(_)
-                        | Note::Reached(..)
-                        | Note::Prepared(_)
-                        | Note::AtBarrier(_)
-                );
+                let report = matches!(note, Note::Step(_) | Note::RollBack(_) | Note::Reached(..));
                 operation.note(note);
                 if report {
                     observer(OperationEvent::Status(&report::status(operation)));

@@ -6,7 +6,7 @@
 //! | Prepare, or its phase is unknown | prepare, then wait | wait at the barrier, at most `barrierTimeoutSeconds` |
 //! | Stop | stop | wait at the barrier, at most `barrierTimeoutSeconds` |
 //! | Start | stop | start |
-//! | Stop or Start, and the pod was not prepared in time | end | |
+//! | Stop or Start, and the pod was not prepared in time: it says so, or the controller does | end | start |
 //! | has ended, or its rollout was deleted | end | start |
 //!
 //! A pod that waits at the barrier has fences for the names of its new containers too, so that its kubelet starts none of
@@ -105,7 +105,10 @@ pub(super) fn may_stop(operation: &Operation, snapshot: &Snapshot) -> bool {
 /// True when a new container of the operation may be started.
 pub(super) fn may_start(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> bool {
     let Some(group) = operation.group.as_ref().filter(|group| group.task.barrier) else { return true };
-    let open = matches!(snapshot.group, GroupSignal::Phase(GroupPhase::Start) | GroupSignal::Over);
+    let open = matches!(
+        snapshot.group,
+        GroupSignal::Phase(GroupPhase::Start) | GroupSignal::Over | GroupSignal::LeftOut
+    );
     // While a container of the pod cannot be stopped, the time counts for those that have stopped.
     let first_stopped = operation.targets.iter().filter_map(|target| target.stopped_at).min();
     let stopped = group.stopped_at.or(first_stopped);
@@ -117,6 +120,7 @@ pub(super) fn left(operation: &Operation, snapshot: &Snapshot) -> Option<Next> {
     let group = operation.group.as_ref()?;
     let withdrawal = match snapshot.group {
         GroupSignal::Over => Withdrawal::Deleted,
+        GroupSignal::LeftOut => Withdrawal::Unprepared,
         GroupSignal::Phase(GroupPhase::Stop | GroupPhase::Start) if group.prepared_at.is_none() => {
             Withdrawal::Unprepared
         }

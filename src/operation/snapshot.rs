@@ -47,6 +47,8 @@ pub enum GroupSignal {
     Over,
     /// It is in progress.
     Phase(GroupPhase),
+    /// It goes on without the pod, which was not prepared in time.
+    LeftOut,
 }
 
 /// Where a pod comes from, according to the API server. Not proof by itself: users can write

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation;
-use crate::api::group::{GroupPhase, GroupStatus, OnUnprepared, TogetherTerms};
+use crate::api::group::{GroupPhase, GroupStatus, MAX_LEFT_OUT, OnUnprepared, TogetherTerms};
 use crate::api::in_place_rollout::{InPlaceRolloutStatus, PodFailure, RolloutPhase};
 use crate::api::status::{Phase, Status};
 use crate::podtask::time::later;
@@ -100,6 +100,11 @@ impl<'a> Member<'a> {
         Self { pod, report, progress }
     }
 
+    /// True when the group restart goes on without it.
+    fn is_left_out(&self, group: &GroupStatus) -> bool {
+        group.left_out.contains(&self.pod.base.uid)
+    }
+
     fn was_prepared(&self) -> bool {
         self.report.and_then(|report| report.group.as_ref()).is_some_and(|group| group.prepared_at.is_some())
     }
@@ -157,7 +162,8 @@ pub(super) fn reconcile(rollout: &Rollout, input: &RolloutInput<'_>, started: Ti
         |pod: &&&Pod| !pod.base.has_ended() && group.prepare_at.is_some_and(|at| pod.base.created <= at);
     let members = input.pods.iter().filter(belongs).map(|pod| Member::of(pod, rollout, input));
     let (leaving, members): (Vec<_>, Vec<_>) = members.partition(|member| member.pod.base.is_deleting());
-    let leaving = leaving.iter().any(Member::is_stopping);
+    let is_stopping = |member: &Member<'_>| member.is_stopping() && !member.is_left_out(group);
+    let leaving = leaving.iter().any(is_stopping);
     let step = match group.phase {
         GroupPhase::Prepare => match stop_reason(rollout, input, started, 0, 1, false) {
             Some(StopReason { phase, reason, message }) => Step::End(phase, reason, message),
@@ -249,6 +255,14 @@ fn prepared(group: &GroupStatus, terms: TogetherTerms, members: &[Member<'_>], n
     if !waits.is_empty() && !is_late {
         return Step::Stay(Some(end));
     }
+    if unprepared > MAX_LEFT_OUT {
+        let message = format!(
+            "{unprepared} of {} pods could not be prepared, and a group restart leaves out {MAX_LEFT_OUT} pods at most. No \
+             container was stopped",
+            members.len()
+        );
+        return Step::End(RolloutPhase::Failed, UNPREPARED, message);
+    }
     Step::Enter(if terms.barrier { GroupPhase::Stop } else { GroupPhase::Start })
 }
 
@@ -263,7 +277,9 @@ fn stopped(
     let end = later(group.stop_at.unwrap_or(now), seconds(terms.barrier_timeout_seconds));
     // Without a target its pods are not known.
     let is_unknown = members.is_empty() && group.pods > 0;
-    let stopping = leaving || is_unknown || members.iter().any(Member::is_stopping);
+    let stopping = leaving
+        || is_unknown
+        || members.iter().any(|member| member.is_stopping() && !member.is_left_out(group));
     if stopping && now < end { Step::Stay(Some(end)) } else { Step::Enter(GroupPhase::Start) }
 }
 
@@ -271,7 +287,9 @@ fn stopped(
 fn ended(rollout: &Rollout, group: &GroupStatus, members: &[Member<'_>], now: Timestamp) -> Step {
     let deadline = seconds(rollout.spec.pod.deadline_seconds).saturating_add(REPORT_SPARE);
     let end = later(group.start_at.unwrap_or(now), deadline);
-    let open = members.iter().filter(|member| member.was_prepared() && !member.has_ended()).count();
+    let is_open =
+        |member: &&Member<'_>| member.was_prepared() && !member.has_ended() && !member.is_left_out(group);
+    let open = members.iter().filter(is_open).count();
     if open > 0 && now < end {
         return Step::Stay(Some(end));
     }
@@ -311,6 +329,11 @@ fn publish(
         }
         Step::Enter(phase) => {
             if let Some(group) = &mut status.group {
+                if group.phase == GroupPhase::Prepare {
+                    let left = members.iter().filter(|member| !member.was_prepared());
+                    group.left_out = left.map(|member| member.pod.base.uid.clone()).collect();
+                    group.skipped = number(group.left_out.len());
+                }
                 group.phase = phase;
                 let at = if phase == GroupPhase::Stop { &mut group.stop_at } else { &mut group.start_at };
                 *at = Some(now);
@@ -353,7 +376,7 @@ fn counted(
     let is_failed = |member: &Member<'_>| {
         matches!(member.progress, Progress::Failed(..)) || ends && member.progress != Progress::Done
     };
-    let skipped = if group.phase == GroupPhase::Prepare { 0 } else { count(&|member| !is_prepared(member)) };
+    let skipped = count(&|member| member.is_left_out(group));
     let stopped = |member: &Member<'_>| {
         member.progress == Progress::Stopped || is_prepared(member) && member.has_ended()
     };

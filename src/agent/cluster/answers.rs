@@ -139,7 +139,8 @@ impl Answers {
             let (pod, status) = (cached.reference(), cached.status());
             let group = status.as_ref().and_then(|status| status.group.clone());
             let is_over = || {
-                status.as_ref().is_some_and(|status| self.0.groups.signal(&status.id) == GroupSignal::Over)
+                let signal = status.as_ref().map(|status| self.0.groups.signal(&status.id, &pod.uid));
+                matches!(signal, Some(GroupSignal::Over | GroupSignal::LeftOut))
             };
             if group.is_some() != in_groups || in_groups && !is_over() || self.0.knows(&pod) {
                 continue;
@@ -191,8 +192,11 @@ impl StatusSink for Answers {
         let cached = key.pod().and_then(|pod| self.0.pods.get(&pod));
         let asks = |pod: &Pod| requested(pod).is_some_and(|requested| requested == id);
         let reports = |pod: &Pod| pod.status().is_some_and(|status| status.id == id);
-        let in_group = matches!(self.0.groups.signal(id), GroupSignal::Phase(_));
-        Some(cached.is_some_and(|pod| in_group || asks(&pod) || reports(&pod)))
+        let in_group = |pod: &Pod| {
+            let uid = &pod.reference().uid;
+            matches!(self.0.groups.signal(id, uid), GroupSignal::Phase(_))
+        };
+        Some(cached.is_some_and(|pod| in_group(&pod) || asks(&pod) || reports(&pod)))
     }
 
     fn recall(&self, pod: &PodRef, last: Status) {

@@ -223,6 +223,12 @@ fn a_pod_that_is_not_prepared_in_time_is_left_as_it_is() {
         assert_eq!(bench.obey(), Outcome::Cancelled(Withdrawal::Unprepared), "{signal:?}");
         assert_eq!(bench.log, Vec::<String>::new());
     }
+    // It was prepared too late, while its agent had no contact with the API server.
+    let mut late = bench("restart app", true);
+    held(&mut late);
+    late.snapshot.group = GroupSignal::LeftOut;
+    assert_eq!(late.obey(), Outcome::Cancelled(Withdrawal::Unprepared));
+    assert!(!late.log.contains(&"Stop app-2".to_owned()), "{:?}", late.log);
 }
 
 #[test]

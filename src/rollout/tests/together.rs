@@ -131,14 +131,24 @@ fn a_pod_that_cannot_be_prepared_is_left_out_if_the_user_says_so() {
     assert_eq!(group.go(3).phase, GroupPhase::Prepare, "the third pod may be prepared yet");
     assert!(group.rollout.before.message.contains("no agent is ready on node dead"), "{:?}", group.phase());
     let now = group.go(31);
-    assert_eq!((now.phase, now.prepared), (GroupPhase::Stop, 1));
+    assert_eq!((now.phase, now.prepared, now.skipped), (GroupPhase::Stop, 1, 2));
+    assert_eq!(now.left_out, ["u1", "u2"], "their agents do not join later");
     group.report(0, "Succeeded", Some(2), Some(32));
-    assert_eq!(group.go(33).phase, GroupPhase::Start);
+    // The agent comes back too late: nobody waits for it.
+    group.report(2, "Running", Some(33), None);
+    let now = group.go(33);
+    assert_eq!((now.phase, now.skipped), (GroupPhase::Start, 2));
     group.go(34);
     let (phase, reason, message) = group.phase();
     assert_eq!((phase, reason), (RolloutPhase::Failed, "SomePodsFailed"));
     assert!(message.contains("1 of 3 pods are restarted"), "{message}");
     assert_eq!((group.rollout.before.failed, group.rollout.before.failures.len()), (2, 2));
+    // The agents of all nodes receive the uids of those that are left out.
+    let mut many = Group::new(300, &json!({"together": {"onUnprepared": "Skip"}}));
+    (0..43).for_each(|index| many.report(index, "Running", Some(2), None));
+    many.go(31);
+    let (_, reason, message) = many.phase();
+    assert_eq!((reason, message.contains("257 of 300 pods could not be prepared")), ("PodsUnprepared", true));
     // If none can be prepared, there is nothing to go on with.
     let mut none = Group::new(1, &json!({"together": {"onUnprepared": "Skip"}}));
     none.report(0, "Refused", None, None);

@@ -52,7 +52,11 @@ impl World {
                 let runs = touched.all(|target| target.reached.is_some());
                 !target.touched && operation.rollback_cause.is_none() && runs
             }
-            Effect::Fence { attempt, .. } => *attempt == replacement.attempt + 1,
+            // With a barrier, the name of the new container is reserved too until the barrier opens.
+            Effect::Fence { attempt, .. } => {
+                let waits = operation.group.as_ref().is_some_and(|group| group.task.barrier);
+                *attempt == replacement.attempt + 1 || waits && *attempt == replacement.attempt
+            }
             Effect::PreStop { id, .. } => {
                 !respecs && *id == replacement.replaces && self.pre_stopped.insert(id.clone())
             }

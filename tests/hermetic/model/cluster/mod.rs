@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use inplace::api::group::GroupTask;
 use inplace::api::request::{ContainerRequest, OnFailure, Order, Request, RequestedEngine};
 use inplace::operation::next::{Next, next};
 use inplace::operation::note::Note;
@@ -14,6 +15,7 @@ use inplace::operation::snapshot::{RestartPolicy, Snapshot, State};
 use inplace::operation::spec_hash;
 use inplace::operation::state::{self, Operation};
 
+use jiff::Timestamp;
 use proptest::strategy::Strategy;
 
 use self::names::{ALIAS, NEW, OLD, image_id, name_of};
@@ -23,6 +25,7 @@ use super::{Agent, ID, cases, epoch, ms, search};
 
 mod checks;
 mod execute;
+mod group;
 mod kubelet;
 mod names;
 mod scenario;
@@ -71,6 +74,13 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<String, String> {
     Err(format!("{}\n{}", world.broken.unwrap_or_default(), world.log[tail..].join("\n")))
 }
 
+/// What one step of the operation was.
+enum Progress {
+    Acted,
+    Waits(Timestamp),
+    Ended(Outcome),
+}
+
 /// Runs the operation from the first observation to the end. `None` when a rule was violated.
 fn carry_out(world: &mut World, agent: &mut Agent) -> Option<Outcome> {
     let kills = world.scenario.kills;
@@ -87,59 +97,76 @@ fn carry_out(world: &mut World, agent: &mut Agent) -> Option<Outcome> {
         if world.scenario.withdrawn_at.is_some_and(|at| world.now >= epoch() + ms(at)) {
             agent.operation.withdraw(Withdrawal::Deleted);
         }
-        world.check_serving(&agent.operation);
-        let snapshot = world.snapshot();
-        let snapshot = world.count_sockets(&agent.operation, snapshot);
-        let snapshot =
-            if world.sabotage.image_is_enough { tamper(snapshot, &agent.operation) } else { snapshot };
         let before = world.now;
-        match next(&agent.operation, &snapshot, world.now) {
-            Next::Note(note) => {
-                world.say(|| format!("{note:?}"));
-                if let Note::End(outcome) = &note {
-                    world.check_claim(&agent.operation, outcome);
-                }
-                let reached = match &note {
-                    Note::Reached(name, _) => Some(name.clone()),
-                    _ => None,
-                };
-                agent.operation.note(note);
-                for target in
-                    agent.operation.targets.iter().filter(|target| Some(&target.name) == reached.as_ref())
-                {
-                    world.check_speed(target);
-                }
-            }
-            Next::Do(effect) => {
-                agent.operation.begin(&effect, world.now);
-                if dies(world, agent, kills) {
-                    continue;
-                }
-                agent.write();
-                if dies(world, agent, kills) {
-                    continue;
-                }
-                let result = world.call(&agent.operation, &effect);
-                if !dies(world, agent, kills) {
-                    agent.operation.record(&effect, result, world.now);
-                }
-            }
-            Next::Wait(waiting) => {
-                if waiting.until <= world.now {
-                    world.violate(format!("waits for the past: {waiting:?}"));
-                }
-                world.advance(waiting.until);
+        match step(world, agent) {
+            Progress::Acted => {}
+            Progress::Waits(until) => {
+                world.advance(until);
                 let _ = dies(world, agent, kills / 8);
             }
-            Next::Done(outcome) => {
-                agent.operation.finish(outcome.clone(), world.now);
-                return Some(outcome);
-            }
+            Progress::Ended(outcome) => return Some(outcome),
         }
         if world.now > before {
             idle = 0;
         }
     }
+}
+
+/// Takes one step of the operation: decides, and does what follows.
+fn step(world: &mut World, agent: &mut Agent) -> Progress {
+    let kills = world.scenario.kills;
+    world.check_serving(&agent.operation);
+    let snapshot = world.snapshot();
+    let snapshot = world.count_sockets(&agent.operation, snapshot);
+    let snapshot = if world.sabotage.image_is_enough { tamper(snapshot, &agent.operation) } else { snapshot };
+    match next(&agent.operation, &snapshot, world.now) {
+        Next::Note(note) => {
+            world.say(|| format!("{note:?}"));
+            if let Note::End(outcome) = &note {
+                world.check_claim(&agent.operation, outcome);
+            }
+            let reached = match &note {
+                Note::Reached(name, _) => Some(name.clone()),
+                _ => None,
+            };
+            // What the other pods of a group rely on is in the journal before it is reported.
+            let is_for_group = matches!(note, Note::Prepared(_) | Note::AtBarrier(_));
+            agent.operation.note(note);
+            if is_for_group {
+                agent.write();
+            }
+            for target in
+                agent.operation.targets.iter().filter(|target| Some(&target.name) == reached.as_ref())
+            {
+                world.check_speed(target);
+            }
+        }
+        Next::Do(effect) => {
+            agent.operation.begin(&effect, world.now);
+            if dies(world, agent, kills) {
+                return Progress::Acted;
+            }
+            agent.write();
+            if dies(world, agent, kills) {
+                return Progress::Acted;
+            }
+            let result = world.call(&agent.operation, &effect);
+            if !dies(world, agent, kills) {
+                agent.operation.record(&effect, result, world.now);
+            }
+        }
+        Next::Wait(waiting) => {
+            if waiting.until <= world.now {
+                world.violate(format!("waits for the past: {waiting:?}"));
+            }
+            return Progress::Waits(waiting.until);
+        }
+        Next::Done(outcome) => {
+            agent.operation.finish(outcome.clone(), world.now);
+            return Progress::Ended(outcome);
+        }
+    }
+    Progress::Acted
 }
 
 /// Decides at random whether the agent dies here. True when it did, and has restarted.
@@ -178,6 +205,12 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         request.deadline_seconds += 2 * scenario.min_ready.max(6);
     }
     request.on_failure = if scenario.keep { OnFailure::Keep } else { OnFailure::Rollback };
+    admitted(world, request, None)
+}
+
+/// The operation of a request, if it is not refused.
+fn admitted(world: &mut World, request: Request, group: Option<GroupTask>) -> Result<Operation, Refusal> {
+    let scenario = &world.scenario;
     let source = Source {
         not_cloneable: (!scenario.cloneable).then(|| "a field is not known".to_owned()),
         image_present: true,
@@ -196,7 +229,7 @@ fn begin(world: &mut World) -> Result<Operation, Refusal> {
         hashes: hashes(world),
         hooks: Hooks::default(),
         memory: None,
-        group: None,
+        group,
         now: world.now,
     };
     Ok(Plan::of(admit(request, &situation)?).begin(world.now))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use inplace::operation::effect::Effect;
 use inplace::operation::snapshot::{
-    Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, Sandbox, Snapshot, State,
+    Container, Declared, DeclaredContainer, Gate, GroupSignal, Owner, PullPolicy, Sandbox, Snapshot, State,
 };
 use inplace::operation::spec_hash;
 use inplace::operation::standby::counts_sockets;
@@ -87,6 +87,8 @@ pub(super) struct World {
     seen_at: Timestamp,
     /// Until when a restarted agent has not received the pod from the API server.
     pub(super) unsynced_until: Timestamp,
+    /// What the agent knows about the group restart that the pod is part of.
+    pub(super) group: GroupSignal,
     pub(super) kubelet: Kubelet,
     pub(super) gate_closed_at: Option<Timestamp>,
     /// True once an instance was created here although the kubelet was expected to create it.
@@ -125,6 +127,7 @@ impl World {
             api,
             seen_at: epoch(),
             unsynced_until: epoch(),
+            group: GroupSignal::Unknown,
             kubelet: Kubelet::new(epoch()),
             gate_closed_at: None,
             helped: false,
@@ -421,7 +424,7 @@ impl World {
             serving: None,
             listeners: None,
             probed: None,
-            group: inplace::operation::snapshot::GroupSignal::Unknown,
+            group: self.group,
         }
     }
 
