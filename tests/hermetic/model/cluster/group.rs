@@ -391,8 +391,7 @@ fn check(group: &Group, controller: &Controller, members: &mut [Member]) -> Resu
     }
     for member in members.iter_mut() {
         let is_late = member.world.late;
-        // A back-off of a kubelet may come first.
-        member.world.advance(member.world.now + ms(60_000));
+        member.world.advance(member.world.now + ms(20_000));
         if let (Some(agent), Some(outcome)) = (&member.agent, &member.outcome) {
             member.world.check_aftermath(&agent.operation, outcome);
         }
@@ -405,6 +404,11 @@ fn check(group: &Group, controller: &Controller, members: &mut [Member]) -> Resu
         }
         for index in 0..member.world.scenario.swaps.len() {
             let name = super::names::name_of(index);
+            // The longest back-off of a kubelet here may come first.
+            let end = member.world.now + ms(180_000);
+            while member.world.running(&name).is_empty() && member.world.now < end {
+                member.world.advance(member.world.now + ms(5000));
+            }
             let running = member.world.running(&name).len();
             if running != 1 {
                 return Err(format!("{running} of {name} of {} run in the end", member.name));
