@@ -18,8 +18,9 @@ FUZZ_SECONDS ?= 20
 
 .PHONY: setup kubernetes build release image check fmt clippy doc deny reference test fuzz demo cluster cluster-down bench clean
 
-setup: ## installs missing packages and fetches the published CRI definition for the tests
+setup: ## installs missing packages, and fetches Helm and the published CRI definition for the tests
 	@bash tests/lab/install.sh
+	@bash tests/lab/helm.sh >/dev/null
 	@bash tests/lab/cri-reference.sh "$(CRI)"
 
 kubernetes: setup ## builds the Kubernetes of the cluster tests, once, in about four minutes

@@ -1,18 +1,24 @@
 #!/usr/bin/env bash
-# Renders a Helm chart without Helm:
-#   chart.sh DIR [VALUES]      VALUES is JSON or YAML, merged over the chart's values.yaml
-# The renderer is built once with Debian's Go and Debian's sprig, without network access, and stored below INPLACE_CACHE.
+# Renders a chart with Helm, without a cluster:
+#   chart.sh DIR VALUES...      each VALUES is a file, or JSON or YAML text; a later one has priority over an earlier one
+# CHART_KUBERNETES is the release of the cluster, and CHART_API_VERSIONS the API versions that it has beyond those of Helm's own list,
+# separated by commas; default: a new release with ValidatingAdmissionPolicy.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-store=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/bin
-go=$(command -v go) || { echo "chart.sh: go is missing; run: make setup" >&2; exit 1; }
-tool=$store/chart-$(sha256sum "$here/chart.go" | cut -c 1-16)
-if [ ! -x "$tool" ]; then
-  mkdir -p "$store"
-  fresh=$(mktemp "$store/.chart.XXXXXX")
-  trap 'rm -f "$fresh"' EXIT
-  GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS='' CGO_ENABLED=0 "$go" build -o "$fresh" "$here/chart.go"
-  chmod 755 "$fresh"
-  mv -T "$fresh" "$tool"
-fi
-exec "$tool" "$@"
+helm=$(bash "$(dirname "${BASH_SOURCE[0]}")/helm.sh")
+dir=$1
+shift
+args=(--kube-version "${CHART_KUBERNETES:-1.36.0}")
+for version in $(tr , ' ' <<<"${CHART_API_VERSIONS-admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy}"); do
+  args+=(--api-versions "$version")
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for values; do
+  if [[ ! -f $values ]]; then
+    number=${#args[@]}
+    echo "$values" >"$work/$number.yaml"
+    values=$work/$number.yaml
+  fi
+  args+=(--values "$values")
+done
+"$helm" template inplace "$dir" "${args[@]}"

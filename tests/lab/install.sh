@@ -34,9 +34,8 @@ kubernetes-client           kubectl
 openssl                     openssl
 prometheus                  prometheus
 prometheus                  promtool
-golang-go                   go
-golang-github-masterminds-sprig-dev /usr/share/gocode/src/github.com/Masterminds/sprig
-golang-gopkg-yaml.v3-dev    /usr/share/gocode/src/gopkg.in/yaml.v3
+python3-pip                 pip:python3
+lua5.1                      lua5.1
 "
 if [ "${1:-}" = build-kube ]; then
   needs="
@@ -54,6 +53,7 @@ policy=/usr/sbin/policy-rc.d
 there() {
   case $1 in
     /*) [ -e "$1" ] ;;
+    pip:*) "${1#*:}" -m pip --version >/dev/null 2>&1 ;;
     static:*) there "${1#*:}" && ! ldd "$(command -v "${1#*:}")" >/dev/null 2>&1 ;;
     *) PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null ;;
   esac

@@ -1,4 +1,4 @@
-//! The installed manifests as text: renders them with kustomize and with the chart. Runs kubectl, Go and Python, without
+//! The installed manifests as text: renders them with kustomize and with the chart. Runs kubectl, Helm and Python, without
 //! network access.
 
 mod image;
@@ -57,19 +57,6 @@ fn chart_for(api_versions: &str, values: &Value) -> Objects {
         all.extend(objects(&read(format!("daemonset/chart/crds/{kind}.yaml"))));
     }
     all
-}
-
-/// Helm's own output, on machines that have it.
-fn helm(values: &Value) -> Option<Objects> {
-    Command::new("helm").arg("version").output().is_ok().then(|| helm_or_fail(values))
-}
-
-fn helm_or_fail(values: &Value) -> Objects {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("values.json");
-    std::fs::write(&file, values.to_string()).unwrap();
-    let file = file.to_str().unwrap();
-    objects(&run("helm", &["template", "inplace", "daemonset/chart", "--include-crds", "--values", file]))
 }
 
 fn objects(text: &str) -> Objects {
