@@ -6,6 +6,7 @@ mod admission;
 mod agent;
 mod api_server;
 mod architecture;
+mod argocd;
 mod bench_client;
 mod changes;
 mod cli;

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::api_server::Store;
+use super::argocd;
 use super::workloads::{Fixture, name, open};
 
 /// `rollout_fixture/web`, a `Deployment`, its `ReplicaSet` and its pods.
@@ -67,7 +68,9 @@ impl RolloutFixture {
             })
         };
         self.fixture.api.until(what, |store| there(store).is_some()).await;
-        self.fixture.api.store(|store| there(store)).unwrap()["status"].clone()
+        let object = self.fixture.api.store(|store| there(store)).unwrap();
+        argocd::agrees(&object);
+        object["status"].clone()
     }
 
     async fn phase(&self, rollout: &str, phase: &str) -> Value {

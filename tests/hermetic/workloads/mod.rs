@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::api_server::{ApiServer, Store};
+use super::argocd;
 
 #[derive(clap::Parser)]
 struct Line {
@@ -122,7 +123,9 @@ impl Fixture {
             web["status"]["observedGeneration"] == web["metadata"]["generation"] && is(&web)
         };
         self.api.until(what, of_now).await;
-        self.web()
+        let web = self.web();
+        argocd::agrees(&web);
+        web
     }
 
     fn names(&self) -> BTreeSet<String> {

@@ -1,0 +1,3 @@
+-- As `inplace rollout pause`.
+obj.spec.paused = true
+return obj

@@ -1,0 +1,3 @@
+-- As `inplace rollout resume`.
+obj.spec.paused = false
+return obj
