@@ -82,6 +82,8 @@ pub(crate) fn upgrade_by_chart(cluster: &Cluster, tag: &str) {
     let mut chart = Command::new("bash");
     let policies = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy";
     chart.env("CHART_API_VERSIONS", if knows_policies(cluster) { policies } else { "v1" });
+    let release = block_on(cluster.client.apiserver_version()).unwrap().git_version;
+    chart.env("CHART_KUBERNETES", release);
     chart.arg(file("tests/lab/chart.sh")).arg(file("daemonset/chart")).arg(values.to_string());
     let rendered = cluster.lab().dir.join("chart.yaml");
     fs::write(&rendered, run(&mut chart)).unwrap();

@@ -37,6 +37,7 @@ mod ongoing;
 mod orphaned_fence;
 mod pod;
 mod policy;
+mod presets;
 mod pull_secrets;
 mod readme;
 mod refusals;

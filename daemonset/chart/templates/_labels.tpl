@@ -16,3 +16,12 @@ app.kubernetes.io/part-of: inplace
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
+{{- define "inplace.userRoleLabels" -}}
+app.kubernetes.io/name: inplace
+app.kubernetes.io/component: user-roles
+app.kubernetes.io/part-of: inplace
+{{- end -}}
+{{- define "inplace.quotaLabels" -}}
+app.kubernetes.io/name: inplace
+app.kubernetes.io/part-of: inplace
+{{- end -}}

@@ -3,7 +3,9 @@
 
 mod image;
 mod install;
+mod platforms;
 mod rights;
+mod schema;
 mod values;
 
 use std::collections::BTreeMap;
@@ -42,16 +44,34 @@ fn kustomize(folders: &[&str]) -> Objects {
         .collect()
 }
 
-/// The chart's objects for a new cluster.
-fn chart(values: &Value) -> Objects {
-    chart_for("v1,admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy", values)
+/// The objects of an overlay; `make` gets the path of the folder `daemonset`, which kustomize needs as a relative one.
+fn overlay(make: impl FnOnce(&str) -> Value) -> Objects {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let here = folder.path().canonicalize().unwrap();
+    let up = "../".repeat(here.components().count() - 1);
+    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("daemonset").canonicalize().unwrap();
+    let overlay = make(&format!("{up}{}", manifests.strip_prefix("/").unwrap().display()));
+    std::fs::write(here.join("kustomization.yaml"), overlay.to_string()).unwrap();
+    objects(&run("kubectl", &["kustomize", here.to_str().unwrap()]))
 }
 
-/// The chart's objects for a cluster with these API versions, including the folder `crds`, which Helm installs
-/// before the templates.
-fn chart_for(api_versions: &str, values: &Value) -> Objects {
-    let known = format!("CHART_API_VERSIONS={api_versions}");
-    let args = [&known, "bash", "tests/lab/chart.sh", "daemonset/chart", &values.to_string()];
+/// The chart's objects for a new cluster.
+fn chart(values: &Value) -> Objects {
+    chart_of(&[&values.to_string()])
+}
+
+/// The same, from several values: files or texts.
+fn chart_of(values: &[&str]) -> Objects {
+    chart_for("1.36.0", "v1,admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy", values)
+}
+
+/// The chart's objects for a cluster of this release with these API versions, including the folder `crds`, which Helm
+/// installs before the templates.
+fn chart_for(release: &str, api_versions: &str, values: &[&str]) -> Objects {
+    let environment = [format!("CHART_KUBERNETES={release}"), format!("CHART_API_VERSIONS={api_versions}")];
+    let script = ["bash", "tests/lab/chart.sh", "daemonset/chart"];
+    let args: Vec<_> =
+        environment.iter().map(String::as_str).chain(script).chain(values.iter().copied()).collect();
     let mut all = objects(&run("env", &args));
     for kind in ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets", "inplacerollouts"] {
         all.extend(objects(&read(format!("daemonset/chart/crds/{kind}.yaml"))));

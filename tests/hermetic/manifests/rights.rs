@@ -224,3 +224,26 @@ fn a_controller_is_asked_at_its_two_ports_and_its_webhooks_by_the_control_plane_
     let off = chart(&json!({"webhook": {"enabled": false}}));
     assert_eq!(ports(&off[&name]["spec"]), ["metrics"]);
 }
+
+/// The roles of users are those of Kubernetes with more rules, and give no right that only the program needs.
+#[test]
+fn users_get_the_kinds_of_this_project_by_the_roles_that_they_have() {
+    let base = kustomize(&["base"]);
+    for (name, to) in [("inplace-view", "view"), ("inplace-edit", "edit")] {
+        let role = &base[&key("ClusterRole", "", name)];
+        let label = format!("rbac.authorization.k8s.io/aggregate-to-{to}");
+        assert_eq!(role["metadata"]["labels"][label.as_str()], "true");
+        let groups = ["tkex.tencent.com", "inplace.dev"];
+        for rule in role["rules"].as_array().unwrap() {
+            let verbs: Vec<_> =
+                rule["verbs"].as_array().unwrap().iter().map(|verb| verb.as_str().unwrap()).collect();
+            assert!(groups.contains(&rule["apiGroups"][0].as_str().unwrap()), "{rule}");
+            let reads = |verb: &&str| ["get", "list", "watch"].contains(verb);
+            assert!(verbs.iter().all(|verb| reads(verb) == (to == "view")), "{rule}");
+            assert!(!rule["resources"].to_string().contains("/status"), "{rule}");
+        }
+    }
+    // Without the webhook nobody compares a hook with the rights of its writer.
+    let off = chart(&json!({"webhook": {"enabled": false}}));
+    assert!(!off[&key("ClusterRole", "", "inplace-edit")].to_string().contains("hook"));
+}

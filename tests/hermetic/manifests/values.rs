@@ -15,8 +15,13 @@ fn every_value_of_the_chart_does_something() {
     for change in [
         json!({"image": {"repository": "registry.example/inplace"}}),
         json!({"image": {"tag": "v9"}}),
+        json!({"image": {"digest": format!("sha256:{}", "0".repeat(64))}}),
         json!({"image": {"pullPolicy": "Always"}}),
         json!({"imagePullSecrets": ["mine"]}),
+        json!({"imagePullSecrets": [{"name": "mine"}]}),
+        json!({"userRoles": false}),
+        json!({"openshift": true}),
+        json!({"criticalPodsQuota": true}),
         json!({"namespace": {"name": "other"}}),
         json!({"namespace": {"create": false}}),
         json!({"runtimeSocket": "/run/k3s/containerd/containerd.sock"}),
@@ -49,6 +54,8 @@ fn every_value_of_the_chart_does_something() {
         json!({"monitoring": {"enabled": true}}),
         json!({"controller": {"replicas": 1}}),
         json!({"controller": {"port": 9999}}),
+        json!({"controller": {"priorityClassName": ""}}),
+        json!({"controller": {"podDisruptionBudget": false}}),
         json!({"controller": {"extraArgs": ["--log-json"]}}),
         json!({"controller": {"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}}),
         json!({"controller": {"resources": {"limits": {"memory": "1Gi"}}}}),
@@ -94,6 +101,24 @@ fn settings_of_hooks_and_of_the_guard_reach_those_who_read_them() {
     // With an empty list of exempt users every user is held.
     let made = chart(&json!({"deleteGuard": {"exemptUsers": []}}));
     assert!(made.values().any(|object| object.to_string().contains("\"--guard-exempt-users=\"")));
+}
+
+/// Both forms of `imagePullSecrets` name the same Secret, and a digest has priority over a tag.
+#[test]
+fn the_image_is_pulled_by_digest_and_with_secrets() {
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let of = |secrets: Value| {
+        chart(
+            &json!({"imagePullSecrets": secrets, "image": {"repository": "r.example/inplace", "tag": "v1", "digest": digest}}),
+        )
+    };
+    let made = of(json!(["mine"]));
+    assert_eq!(made, of(json!([{"name": "mine"}])));
+    for kind in [("DaemonSet", "inplace-agent"), ("Deployment", "inplace-controller")] {
+        let pod = &made[&key(kind.0, "inplace-system", kind.1)]["spec"]["template"]["spec"];
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "mine"}]));
+        assert_eq!(pod["containers"][0]["image"], format!("r.example/inplace@{digest}"));
+    }
 }
 
 #[test]

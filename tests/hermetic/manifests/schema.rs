@@ -1,0 +1,137 @@
+//! The schema of the chart's values: it describes each value, and Helm refuses what it does not allow.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{chart, read};
+
+fn schema() -> Value {
+    serde_json::from_str(&read("daemonset/chart/values.schema.json")).unwrap()
+}
+
+/// The dotted names of the values below `object` that the schema names.
+fn named(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+    for (name, below) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        found.insert(path.clone());
+        named(below, &path, found);
+    }
+}
+
+#[test]
+fn each_value_is_in_the_schema_with_its_meaning() {
+    let values: Value = serde_saphyr::from_str(&read("daemonset/chart/values.yaml")).unwrap();
+    let mut known = BTreeSet::new();
+    named(&schema(), "", &mut known);
+    fn walk(value: &Value, path: &str, known: &BTreeSet<String>, free: &[&str], missing: &mut Vec<String>) {
+        for (name, below) in value.as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            if !known.contains(&path) {
+                missing.push(path);
+            } else if !free.contains(&path.as_str()) {
+                walk(below, &path, known, free, missing);
+            }
+        }
+    }
+    // Maps whose keys the user or Kubernetes names.
+    let free = [
+        ".nodeSelector",
+        ".resources.requests",
+        ".resources.limits",
+        ".controller.nodeSelector",
+        ".controller.affinity",
+        ".controller.resources.requests",
+        ".controller.resources.limits",
+        ".monitoring.labels",
+    ];
+    let mut missing = Vec::new();
+    walk(&values, "", &known, &free, &mut missing);
+    assert_eq!(missing, Vec::<String>::new(), "values without a schema");
+    // A value of the schema that values.yaml does not have does nothing; `global` is Helm's own.
+    let of_values = known.iter().filter(|path| !path.starts_with(".global"));
+    let unknown = of_values.filter(|path| {
+        let inside = |map: &&str| path.starts_with(&format!("{map}."));
+        let place = values.pointer(&path.replace('.', "/"));
+        place.is_none() && !free.iter().any(|map| inside(&map)) && !path.starts_with(".seLinuxOptions.")
+    });
+    assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// Every part of the schema has a description, and no object takes a field that it does not name, unless it is a map.
+#[test]
+fn the_schema_describes_every_part_and_leaves_nothing_open() {
+    fn walk(schema: &Value, path: &str, wrong: &mut Vec<String>) {
+        if schema["description"].as_str().is_none_or(|text| !text.ends_with('.') && !text.ends_with(':')) {
+            wrong.push(format!("{path}: no description"));
+        }
+        if schema.get("properties").is_some() && schema["additionalProperties"] != false {
+            wrong.push(format!("{path}: takes any field"));
+        }
+        for (name, below) in schema["properties"].as_object().into_iter().flatten() {
+            walk(below, &format!("{path}.{name}"), wrong);
+        }
+        for below in schema.get("items").into_iter().chain(schema["anyOf"].as_array().into_iter().flatten()) {
+            walk(below, &format!("{path}[]"), wrong);
+        }
+    }
+    let mut wrong = Vec::new();
+    walk(&schema(), "", &mut wrong);
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// What Helm says when it refuses values.
+fn refused(values: &Value) -> String {
+    let output = Command::new("bash")
+        .args(["tests/lab/chart.sh", "daemonset/chart", &values.to_string()])
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "{values} was accepted");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn helm_refuses_a_wrong_value_and_names_it() {
+    for (values, place) in [
+        (json!({"runtimeSockets": "/run/containerd/containerd.sock"}), "'runtimeSockets' not allowed"),
+        (json!({"runtimeSocket": "unix:///run/containerd/containerd.sock"}), "/runtimeSocket"),
+        (json!({"imageDisk": "/var/lib/containerd/"}), "/imageDisk"),
+        (json!({"image": {"digest": "sha256:12"}}), "/image/digest"),
+        (json!({"image": {"tags": "v1"}}), "/image"),
+        (json!({"imagePullSecrets": [{"names": "mine"}]}), "/imagePullSecrets/0"),
+        (json!({"port": "9464"}), "/port"),
+        (json!({"maxUnavailable": "ten"}), "/maxUnavailable"),
+        (json!({"admissionPolicy": {"enabled": "yes"}}), "/admissionPolicy/enabled"),
+        (json!({"seLinuxOptions": {"kind": "spc_t"}}), "/seLinuxOptions"),
+        (json!({"hooks": {"allow": "10.0.0.0/8"}}), "/hooks/allow"),
+        (json!({"networkPolicy": {"controlPlane": ["everyone"]}}), "/networkPolicy/controlPlane/0"),
+        (json!({"controller": {"replicas": 0}}), "/controller/replicas"),
+        (json!({"controller": {"extraArgs": ["log-json"]}}), "/controller/extraArgs/0"),
+    ] {
+        let says = refused(&values);
+        assert!(
+            says.contains("values don't meet the specifications") && says.contains(place),
+            "{values}: {says}"
+        );
+    }
+}
+
+#[test]
+fn what_a_pod_takes_is_accepted() {
+    let taken = chart(&json!({
+        "extraEnv": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}],
+        "resources": {"limits": {"cpu": 1, "memory": "1Gi"}},
+        "tolerations": [{"key": "game", "operator": "Equal", "value": "yes", "effect": "NoExecute", "tolerationSeconds": 5}],
+        "controller": {"affinity": {"podAntiAffinity": {}}}, "global": {"any": "thing"},
+    }));
+    assert!(taken.values().any(|object| object.to_string().contains("status.hostIP")));
+}
+
+/// The notes after an installation say what is off.
+#[test]
+fn helm_finds_no_fault_with_the_chart() {
+    let helm = super::run("bash", &["tests/lab/helm.sh"]);
+    let found = super::run(helm.trim(), &["lint", "--strict", "daemonset/chart"]);
+    assert!(found.contains("1 chart(s) linted, 0 chart(s) failed"), "{found}");
+}
