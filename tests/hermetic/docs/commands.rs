@@ -137,8 +137,11 @@ fn inplace(args: &[&str]) -> Result<(), String> {
 /// What the folders and files of a command exist for, and the keys that it writes.
 fn kubectl(args: &[&str]) -> Result<(), String> {
     for pair in args.windows(2) {
-        let ["-k" | "kustomize", folder] = pair else { continue };
-        exists(&format!("{folder}/kustomization.yaml"))?;
+        match pair {
+            ["-k" | "kustomize", folder] => exists(&format!("{folder}/kustomization.yaml"))?,
+            ["--patch-file", file] => exists(file)?,
+            _ => {}
+        }
     }
     let requests = args.iter().filter_map(|arg| arg.strip_prefix(&format!("{}=", annotation::REQUEST)));
     requests.into_iter().try_for_each(request)
@@ -164,6 +167,7 @@ fn helm(args: &[&str]) -> Result<(), String> {
                     values.pointer(&path).ok_or_else(|| format!("the chart has no value {key}"))?;
                 }
             }
+            ["--values", file] => exists(file)?,
             ["inplace", chart] if chart.contains('/') => exists(&format!("{chart}/Chart.yaml"))?,
             _ => {}
         }
@@ -194,6 +198,7 @@ fn manifest(text: &str) -> Result<(), String> {
         }
         Some("ConfigMap") => strict::<ConfigMap>(&object).err().into_iter().collect(),
         None | Some("Pod") => strict::<Pod>(&object).err().into_iter().collect(),
+        Some("Application" | "Kustomization") => of_others(&object),
         Some(kind) => vec![format!("a {kind}, which no test here knows")],
     };
     let value = |key| object.pointer("/metadata/annotations").and_then(|all| all[key].as_str());
@@ -202,6 +207,33 @@ fn manifest(text: &str) -> Result<(), String> {
         config_restart::parse(text).map_err(|error| error.to_string())?;
     }
     if problems.is_empty() { Ok(()) } else { Err(problems.join("; ")) }
+}
+
+/// What is wrong with an object of Argo CD, Flux or kustomize: the kinds of this project and the folders that it names.
+fn of_others(object: &Value) -> Vec<String> {
+    let definitions = inplace::api::crd::all().unwrap();
+    let kinds = definitions.iter().map(|(_, definition)| &definition["spec"]);
+    let known: BTreeSet<_> = kinds
+        .map(|spec| (spec["group"].as_str().unwrap(), spec["names"]["kind"].as_str().unwrap()))
+        .collect();
+    let lists = ["/spec/ignoreDifferences", "/spec/healthChecks"];
+    let named = lists.iter().filter_map(|list| object.pointer(list)?.as_array()).flatten();
+    let mut wrong: Vec<_> = named
+        .filter_map(|entry| {
+            let group = entry["group"].as_str().or_else(|| entry["apiVersion"].as_str()?.split('/').next());
+            let found = (group.unwrap_or_default(), entry["kind"].as_str().unwrap_or_default());
+            (!known.contains(&found)).then(|| format!("no such kind: {found:?}"))
+        })
+        .collect();
+    let folders = ["resources", "components"].iter().filter_map(|list| object[*list].as_array()).flatten();
+    let folders: Vec<_> = folders.filter_map(Value::as_str).collect();
+    wrong.extend(folders.iter().filter_map(|folder| {
+        exists(&format!("{}/kustomization.yaml", folder.trim_start_matches("../"))).err()
+    }));
+    if object.pointer("/spec").is_none() && folders.is_empty() {
+        wrong.push("it names nothing of this project".to_owned());
+    }
+    wrong
 }
 
 fn parsed(text: &str) -> Result<Value, String> {
