@@ -16,12 +16,14 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup kubernetes build release image check fmt clippy doc deny reference test fuzz demo cluster cluster-down bench clean
+.PHONY: setup helm kubernetes build release image check fmt clippy doc deny reference test fuzz demo cluster cluster-down bench clean
 
-setup: ## installs missing packages, and fetches Helm and the published CRI definition for the tests
+setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
-	@bash tests/lab/helm.sh >/dev/null
 	@bash tests/lab/cri-reference.sh "$(CRI)"
+
+helm: setup ## fetches Helm, once, for the tests of the chart
+	@bash tests/lab/helm.sh >/dev/null
 
 kubernetes: setup ## builds the Kubernetes of the cluster tests, once, in about four minutes
 	@bash tests/lab/kube.sh
@@ -62,7 +64,7 @@ $(DENY):
 	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
 	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
 
-test: setup kubernetes check release ## all checks and tests: hermetic, fuzzing, on a real containerd, on a real Kubernetes
+test: setup helm kubernetes check release ## all checks and tests: hermetic, fuzzing, on a real containerd, on a real Kubernetes
 	cargo test --locked --features faults --lib --bins --test hermetic
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 	cargo test --locked --features faults --test node

@@ -1,5 +1,5 @@
 //! The presets of platforms are objects that an API server accepts: a server-side dry run of each. Needs etcd and kube-apiserver,
-//! no node. The kind of OpenShift is left out: no API server here knows it.
+//! no node. The kind of `OpenShift` is left out: no API server here knows it.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Renders a chart with Helm, without a cluster:
+# Renders a chart with Helm (`make helm` fetches it), without a cluster:
 #   chart.sh DIR VALUES...      each VALUES is a file, or JSON or YAML text; a later one has priority over an earlier one
 # CHART_KUBERNETES is the release of the cluster, and CHART_API_VERSIONS the API versions that it has beyond those of Helm's own list,
 # separated by commas; default: a new release with ValidatingAdmissionPolicy.

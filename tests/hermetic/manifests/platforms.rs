@@ -110,7 +110,7 @@ fn a_platform_changes_no_more_than_it_has_to() {
     }
 }
 
-/// The constraints of OpenShift allow what the pods of the agent state, and are bound to the two accounts.
+/// The constraints of `OpenShift` allow what the pods of the agent state, and are bound to the two accounts.
 #[test]
 fn the_constraints_of_openshift_fit_the_pods() {
     let made = component("openshift");
