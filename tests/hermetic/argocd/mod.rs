@@ -267,7 +267,23 @@ fn indented(script: &str, by: usize) -> String {
 
 /// The `ConfigMap` with all scripts.
 fn config_map() -> String {
-    let mut text = "\
+    let mut parts = vec![HEAD.to_owned()];
+    for name in kinds() {
+        let folder = folder(name.rsplit('_').next().unwrap());
+        parts.push(format!("  resource.customizations.health.{name}: |\n"));
+        parts.push(indented(&format!("{folder}/health"), 4));
+        parts.push(format!("  resource.customizations.actions.{name}: |\n    discovery.lua: |\n"));
+        parts.push(indented(&format!("{folder}/discovery"), 6));
+        parts.push("    definitions:\n".to_owned());
+        for action in actions::of(folder) {
+            parts.push(format!("    - name: {action}\n      action.lua: |\n"));
+            parts.push(indented(&format!("{folder}/{action}"), 8));
+        }
+    }
+    parts.concat()
+}
+
+const HEAD: &str = "\
 # Generated from the scripts of this folder by `make reference`; do not edit. Adds them to the settings of Argo CD:
 #   kubectl -n argocd patch configmap argocd-cm --patch-file daemonset/argocd/argocd-cm.yaml
 apiVersion: v1
@@ -276,24 +292,7 @@ metadata:
   name: argocd-cm
   namespace: argocd
 data:
-"
-    .to_owned();
-    for name in kinds() {
-        let folder = folder(name.rsplit('_').next().unwrap());
-        text += &format!(
-            "  resource.customizations.health.{name}: |\n{}",
-            indented(&format!("{folder}/health"), 4)
-        );
-        text += &format!("  resource.customizations.actions.{name}: |\n    discovery.lua: |\n");
-        text += &indented(&format!("{folder}/discovery"), 6);
-        text += "    definitions:\n";
-        for action in actions::of(folder) {
-            text += &format!("    - name: {action}\n      action.lua: |\n");
-            text += &indented(&format!("{folder}/{action}"), 8);
-        }
-    }
-    text
-}
+";
 
 #[test]
 #[expect(

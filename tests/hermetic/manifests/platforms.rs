@@ -45,13 +45,13 @@ const PATHS: [(&str, [&str; 3]); 7] = [
 
 #[test]
 fn each_platform_has_a_component_and_values_that_install_the_same() {
-    let names = |folder: &str| -> BTreeSet<String> {
+    let files = |folder: &str| -> BTreeSet<String> {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect()
     };
     let known: BTreeSet<_> = PATHS.iter().map(|(name, _)| (*name).to_owned()).collect();
-    assert_eq!(names("daemonset/platforms"), known);
-    assert_eq!(names("daemonset/chart/presets"), known);
+    assert_eq!(files("daemonset/platforms"), known);
+    assert_eq!(files("daemonset/chart/presets"), known);
     for (platform, [socket, disk, kubelet]) in PATHS {
         let made = component(platform);
         let mut installed = made.clone();

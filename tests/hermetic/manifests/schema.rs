@@ -20,21 +20,23 @@ fn named(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
+/// The values that the schema does not name; not inside of the maps `free`.
+fn unnamed(value: &Value, path: &str, known: &BTreeSet<String>, free: &[&str], missing: &mut Vec<String>) {
+    for (name, below) in value.as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        if !known.contains(&path) {
+            missing.push(path);
+        } else if !free.contains(&path.as_str()) {
+            unnamed(below, &path, known, free, missing);
+        }
+    }
+}
+
 #[test]
 fn each_value_is_in_the_schema_with_its_meaning() {
     let values: Value = serde_saphyr::from_str(&read("daemonset/chart/values.yaml")).unwrap();
     let mut known = BTreeSet::new();
     named(&schema(), "", &mut known);
-    fn walk(value: &Value, path: &str, known: &BTreeSet<String>, free: &[&str], missing: &mut Vec<String>) {
-        for (name, below) in value.as_object().into_iter().flatten() {
-            let path = format!("{path}.{name}");
-            if !known.contains(&path) {
-                missing.push(path);
-            } else if !free.contains(&path.as_str()) {
-                walk(below, &path, known, free, missing);
-            }
-        }
-    }
     // Maps whose keys the user or Kubernetes names.
     let free = [
         ".nodeSelector",
@@ -42,19 +44,22 @@ fn each_value_is_in_the_schema_with_its_meaning() {
         ".resources.limits",
         ".controller.nodeSelector",
         ".controller.affinity",
+        ".controller.podAnnotations",
+        ".affinity",
+        ".podAnnotations",
         ".controller.resources.requests",
         ".controller.resources.limits",
         ".monitoring.labels",
     ];
     let mut missing = Vec::new();
-    walk(&values, "", &known, &free, &mut missing);
+    unnamed(&values, "", &known, &free, &mut missing);
     assert_eq!(missing, Vec::<String>::new(), "values without a schema");
     // A value of the schema that values.yaml does not have does nothing; `global` is Helm's own.
     let of_values = known.iter().filter(|path| !path.starts_with(".global"));
     let unknown = of_values.filter(|path| {
         let inside = |map: &&str| path.starts_with(&format!("{map}."));
         let place = values.pointer(&path.replace('.', "/"));
-        place.is_none() && !free.iter().any(|map| inside(&map)) && !path.starts_with(".seLinuxOptions.")
+        place.is_none() && !free.iter().any(|map| inside(map)) && !path.starts_with(".seLinuxOptions.")
     });
     assert_eq!(unknown.collect::<Vec<_>>(), Vec::<&String>::new());
 }
@@ -128,10 +133,25 @@ fn what_a_pod_takes_is_accepted() {
     assert!(taken.values().any(|object| object.to_string().contains("status.hostIP")));
 }
 
-/// The notes after an installation say what is off.
 #[test]
 fn helm_finds_no_fault_with_the_chart() {
-    let helm = super::run("bash", &["tests/lab/helm.sh"]);
-    let found = super::run(helm.trim(), &["lint", "--strict", "daemonset/chart"]);
+    let found = helm(&["lint", "--strict", "daemonset/chart"]);
     assert!(found.contains("1 chart(s) linted, 0 chart(s) failed"), "{found}");
+}
+
+fn helm(args: &[&str]) -> String {
+    super::run(super::run("bash", &["tests/lab/helm.sh"]).trim(), args)
+}
+
+#[test]
+fn the_notes_of_an_installation_say_what_is_off() {
+    let notes = |set: &str| {
+        let all = helm(&["install", "inplace", "daemonset/chart", "--dry-run=client", "--set", set]);
+        all.split("NOTES:").nth(1).unwrap().to_owned()
+    };
+    let on = notes("admissionPolicy.enabled=true");
+    assert!(on.contains("2 controllers are installed in the namespace inplace-system"), "{on}");
+    assert!(!on.contains("NOT installed") && !on.contains("webhooks are off"), "{on}");
+    assert!(notes("admissionPolicy.enabled=false").contains("admission policies are NOT installed"));
+    assert!(notes("webhook.enabled=false").contains("webhooks are off"));
 }
