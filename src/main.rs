@@ -54,6 +54,8 @@ enum Role {
     Crds(inplace::cli::crds::CrdsCommand),
     Completion(inplace::cli::completion::CompletionCommand),
     #[command(hide = true)]
+    Man(inplace::cli::man::ManCommand),
+    #[command(hide = true)]
     Sockets(inplace::process::sockets::SocketsCommand),
     #[command(hide = true)]
     Hold(inplace::process::hold::HoldCommand),
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         Role::Version(command) => runtime.block_on(command.run()).into(),
         Role::Crds(command) => command.run().into(),
         Role::Completion(command) => command.run().into(),
+        Role::Man(man) => man.run(command(None)).into(),
         Role::Sockets(command) => match command.run() {
             Ok(()) => Exit::Done.into(),
             Err(error) => fail(&log::chain(&error)),

@@ -10,6 +10,7 @@
 //! | `migrate` | `migrate check`: what a takeover from a bk-bcs operator would change |
 //! | `top` | `top`: operations, downtime and failures by workload or node |
 //! | `completion` | `completion`: the names that a shell completes |
+//! | `man` | `man`: the manual pages, for packages |
 //! | `node` | `node`: on a node, without an API server |
 
 mod cluster;
@@ -24,6 +25,7 @@ mod form;
 pub mod hook;
 mod in_place_rollout;
 mod json_path;
+pub mod man;
 pub mod migrate;
 mod named_value;
 pub mod node;
