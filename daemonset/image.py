@@ -27,6 +27,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 # The values of e_machine in an ELF header.
 MACHINES = {"amd64": 62, "arm64": 183}
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def digest(data):
@@ -67,8 +68,8 @@ def public(bundle):
     return "".join(pem + "\n" for pem in taken).encode(), len(taken), len(prints) - len(taken), len(known)
 
 
-def pack(binary, certificates, sbom, arch, version, revision):
-    """Returns the archive and the digest of the image in it."""
+def image(binary, certificates, sbom, arch, version, revision):
+    """Returns the manifest of the image and all its blobs, the manifest included."""
     layers = [
         # The layer that rarely changes comes first.
         tar({
@@ -80,19 +81,12 @@ def pack(binary, certificates, sbom, arch, version, revision):
         tar({"inplace": (binary, 0o755)} | ({"sbom.cdx.json": (sbom, 0o644)} if sbom else {})),
     ]
     packed = [gzip.compress(layer, compresslevel=9, mtime=0) for layer in layers]
-    labels = {
-        "org.opencontainers.image.title": "inplace",
-        "org.opencontainers.image.description": "Restart or update one container of a running pod, on its node",
-        "org.opencontainers.image.licenses": "Apache-2.0",
-        "org.opencontainers.image.version": version,
-    }
-    if revision:
-        labels["org.opencontainers.image.revision"] = revision
+    about = labels(version, revision)
     config = dump({
         "architecture": arch,
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
-        "config": {"User": "0", "Entrypoint": ["/inplace"], "WorkingDir": "/", "Labels": labels},
+        "config": {"User": "0", "Entrypoint": ["/inplace"], "WorkingDir": "/", "Labels": about},
         "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in layers]},
     })
     manifest = dump({
@@ -100,14 +94,51 @@ def pack(binary, certificates, sbom, arch, version, revision):
         "mediaType": MANIFEST,
         "config": describe(CONFIG, config),
         "layers": [describe(LAYER, layer) for layer in packed],
-        "annotations": labels,
+        "annotations": about,
     })
-    platform = {"architecture": arch, "os": "linux"}
-    index = dump({"schemaVersion": 2, "mediaType": INDEX, "manifests": [describe(MANIFEST, manifest, platform=platform)]})
+    return manifest, [config, manifest, *packed]
+
+
+def labels(version, revision):
+    """Returns the labels of an image, which are also the annotations of its manifest and of an index."""
+    known = {
+        "org.opencontainers.image.title": "inplace",
+        "org.opencontainers.image.description": "Restart or update one container of a running pod, on its node",
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.version": version,
+    }
+    return known | ({"org.opencontainers.image.revision": revision} if revision else {})
+
+
+def in_index(manifest, arch):
+    """Returns the descriptor of an image in an index."""
+    return describe(MANIFEST, manifest, platform={"architecture": arch, "os": "linux"})
+
+
+def layout(manifests, blobs):
+    """Returns the archive of an OCI layout with these entry points, which are descriptors, and these blobs."""
+    index = dump({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
     files = {"oci-layout": (b'{"imageLayoutVersion":"1.0.0"}', 0o644), "index.json": (index, 0o644)}
     files |= {"blobs": (None, 0o755), "blobs/sha256": (None, 0o755)}
-    files |= {"blobs/sha256/" + digest(blob)[7:]: (blob, 0o644) for blob in [config, manifest, *packed]}
-    return tar(files), digest(manifest)
+    files |= {"blobs/sha256/" + digest(blob)[7:]: (blob, 0o644) for blob in blobs}
+    return tar(files)
+
+
+def program(path, arch):
+    """Reads a binary. Ends the process if it is for another architecture."""
+    with open(path, "rb") as file:
+        binary = file.read()
+    if binary[:4] != b"\x7fELF" or int.from_bytes(binary[18:20], "little") != MACHINES[arch]:
+        sys.exit(f"image.py: {path} is no program for {arch}")
+    return binary
+
+
+def trusted(path):
+    """Reads the certificates for an image, and reports on standard error how many there are."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        certificates, taken, others, known = public(file.read())
+    print(f"image.py: {taken} of {known} public authorities are in the image, {others} others of {path} are not", file=sys.stderr)
+    return certificates
 
 
 def main():
@@ -117,25 +148,20 @@ def main():
     parser.add_argument("--version", required=True)
     parser.add_argument("--arch", choices=MACHINES, default="amd64")
     parser.add_argument("--revision", default="")
-    parser.add_argument("--certificates", default="/etc/ssl/certs/ca-certificates.crt")
+    parser.add_argument("--certificates", default=CERTIFICATES)
     parser.add_argument("--sbom")
     args = parser.parse_args()
-    with open(args.binary, "rb") as file:
-        binary = file.read()
-    if binary[:4] != b"\x7fELF" or int.from_bytes(binary[18:20], "little") != MACHINES[args.arch]:
-        sys.exit(f"image.py: {args.binary} is no program for {args.arch}")
-    with open(args.certificates, encoding="utf-8", errors="replace") as file:
-        certificates, taken, others, known = public(file.read())
-    print(f"image.py: {taken} of {known} public authorities are in the image, {others} others of {args.certificates} are not",
-          file=sys.stderr)
+    binary = program(args.binary, args.arch)
+    certificates = trusted(args.certificates)
     sbom = None
     if args.sbom:
         with open(args.sbom, "rb") as file:
             sbom = file.read()
-    archive, name = pack(binary, certificates, sbom, args.arch, args.version, args.revision)
+    manifest, blobs = image(binary, certificates, sbom, args.arch, args.version, args.revision)
     with open(args.out, "wb") as file:
-        file.write(archive)
-    print(name)
+        file.write(layout([in_index(manifest, args.arch)], blobs))
+    print(digest(manifest))
 
 
-main()
+if __name__ == "__main__":
+    main()
