@@ -1,5 +1,5 @@
-# The commands of the project. `make test` and `make demo` install everything they need on a fresh Debian 12, as root, with a Rust
-# toolchain.
+# The commands of the project. `make test`, `make demo` and `make bench` install everything they need on a fresh Debian 12, as root,
+# with a Rust toolchain. `make release`, `make image` and `make dist` install nothing, and name what is missing.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release image check fmt clippy doc deny reference test fuzz demo cluster cluster-down bench clean
+.PHONY: setup helm kubernetes build release image-tools image dist check fmt clippy doc deny reference test fuzz demo cluster cluster-down bench clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -31,14 +31,17 @@ kubernetes: setup ## builds the Kubernetes of the cluster tests, once, in about 
 build:
 	cargo build --locked
 
-release: setup ## builds the static binary
-	CC_x86_64_unknown_linux_musl=musl-gcc cargo build --locked --release --target $(MUSL)
-	@if ldd "$(STATIC)" 2>/dev/null | grep -q '=>'; then echo "$(STATIC) is not static" >&2; exit 1; fi
-	@if grep -q INPLACE_FAULT_AT "$(STATIC)"; then echo "$(STATIC) has fault points" >&2; exit 1; fi
-	@stat -c '%n: static, no fault points, %s bytes' "$(STATIC)"
+release: ## builds the static binary
+	@bash dist/build.sh amd64 >/dev/null
 
-image: release ## packs the static binary and pushes it as IMAGE=host/repository:tag, without Docker (see daemonset/image.sh)
+image-tools:
+	@bash dist/needs.sh skopeo python3
+
+image: image-tools release ## packs the static binary and pushes it as IMAGE=host/repository:tag, without Docker (see daemonset/image.sh)
 	bash daemonset/image.sh "$(STATIC)" "$$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)"
+
+dist: ## makes everything that a release has, in target/dist (see dist/dist.sh)
+	@bash dist/dist.sh "$(CARGO_TARGET_DIR)/dist"
 
 check: fmt clippy doc deny
 
@@ -88,7 +91,7 @@ cluster: setup ## starts a real one-node Kubernetes for experiments
 cluster-down: ## stops and removes the Kubernetes of `make cluster`
 	@bash tests/lab/cluster.sh down "$(CLUSTER)"
 
-bench: release ## measures the performance budgets in one run; BENCH_QUICK=1 is short, BENCH_LENIENT=1 only reports
+bench: setup release ## measures the performance budgets in one run; BENCH_QUICK=1 is short, BENCH_LENIENT=1 only reports
 	BENCH_AGENT="$(abspath $(STATIC))" cargo bench --locked --bench restart
 
 clean:

@@ -15,7 +15,7 @@ if [ "${INSECURE_REGISTRY:-0}" = 1 ]; then
   [[ $IMAGE =~ ^(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?/ ]] || die "INSECURE_REGISTRY=1 is for registries on loopback, and $IMAGE is not on one"
   options=(--dest-tls-verify=false)
 fi
-command -v skopeo >/dev/null || die "skopeo is missing; run: make setup"
+command -v skopeo >/dev/null || die "skopeo is missing (Debian's package skopeo)"
 
 revision=
 # The revision is set only if the working tree has no changes: otherwise the commit does not describe the input.
