@@ -13,6 +13,7 @@ mod cli;
 mod cluster;
 mod crds;
 mod cri_proto;
+mod dist;
 mod docs;
 mod engine;
 mod hook;

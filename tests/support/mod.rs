@@ -11,5 +11,6 @@ pub(crate) mod parts;
 pub(crate) mod process;
 pub(crate) mod prometheus;
 pub(crate) mod release;
+pub(crate) mod release_files;
 pub(crate) mod session_clients;
 pub(crate) mod wait;
