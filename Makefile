@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release image-tools image dist push check fmt clippy doc deny reference test fuzz demo cluster cluster-down bench clean
+.PHONY: setup helm kubernetes build release image-tools image dist push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak bench clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -96,6 +96,13 @@ cluster-down: ## stops and removes the Kubernetes of `make cluster`
 
 bench: setup release ## measures the performance budgets in one run; BENCH_QUICK=1 is short, BENCH_LENIENT=1 only reports
 	BENCH_AGENT="$(abspath $(STATIC))" cargo bench --locked --bench restart
+
+MINUTES ?= 60
+SEED ?= 1
+soak: setup kubernetes ## random operations under random faults on two nodes: MINUTES=60 SEED=1, OPERATIONS=10000 ends it earlier (docs/soak.md)
+	INPLACE_SOAK_MINUTES=$(MINUTES) INPLACE_SOAK_SEED=$(SEED) $(if $(OPERATIONS),INPLACE_SOAK_OPERATIONS=$(OPERATIONS)) \
+	  INPLACE_SOAK_REPORT="$(abspath $(CARGO_TARGET_DIR))/soak-$(SEED).json" \
+	  cargo test --locked --features faults --test cluster soak::random -- --nocapture
 
 clean:
 	cargo clean

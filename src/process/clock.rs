@@ -5,9 +5,17 @@ use std::time::Instant;
 use jiff::{SignedDuration, Timestamp};
 
 /// The wall-clock time.
+#[cfg(not(feature = "faults"))]
 #[expect(clippy::disallowed_methods, reason = "the only module that reads the clock")]
 pub fn now() -> Timestamp {
     Timestamp::now()
+}
+
+/// The wall-clock time, as a test has set it (see [`crate::process::fault::clock_offset`]).
+#[cfg(feature = "faults")]
+#[expect(clippy::disallowed_methods, reason = "the only module that reads the clock")]
+pub fn now() -> Timestamp {
+    Timestamp::now().saturating_add(super::fault::clock_offset()).unwrap_or_else(|_| Timestamp::now())
 }
 
 /// The time from now until `at`; zero if that has passed.

@@ -8,6 +8,8 @@
 //! * `INPLACE_FAULT_HOLD=<folder>`: the work on one pod is suspended at a point as long as a file exists there, so
 //!   that many pods can be brought to the same point at once.
 //! * `INPLACE_FAULT_PANIC=<name>`: every point of that name panics, like a reproducible bug.
+//! * `INPLACE_FAULT_CLOCK=<file>`: the wall clock of the process is set by the number of seconds in the file, forward or
+//!   back, from the moment at which the file has another number.
 //! * `INPLACE_FAULT_DELAY=<name>=<ms>`: [`delay`] waits for up to that long when it is called with that name.
 
 /// Marks a point at which a test may kill the process, or suspend the work on `pod` (its uid).
@@ -102,4 +104,15 @@ pub async fn delay(name: impl FnOnce() -> String) {
     let longest: u64 = longest.parse().unwrap_or(0);
     let part = u64::try_from(crate::process::clock::now().subsec_nanosecond() / 1000 % 1000).unwrap_or(0);
     tokio::time::sleep(std::time::Duration::from_millis(longest * part / 1000)).await;
+}
+
+/// The time by which a test has set the wall clock of this process.
+#[cfg(feature = "faults")]
+#[expect(clippy::disallowed_methods, reason = "fault points are set through the environment")]
+pub fn clock_offset() -> jiff::SignedDuration {
+    static FILE: std::sync::OnceLock<Option<std::path::PathBuf>> = std::sync::OnceLock::new();
+    let file = FILE.get_or_init(|| std::env::var_os("INPLACE_FAULT_CLOCK").map(std::path::PathBuf::from));
+    let text = file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+    let seconds = text.and_then(|text| text.trim().parse().ok()).unwrap_or_default();
+    jiff::SignedDuration::from_secs(seconds)
 }

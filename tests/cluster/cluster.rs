@@ -165,22 +165,35 @@ impl Cluster {
     /// Asserts that no kubelet of this cluster has deleted the files that `cluster.sh` put into its working
     /// directory.
     pub(crate) fn assert_bait_whole(&self) {
-        let Some(lab) = &self.lab else { return };
+        if let Err(what) = self.missing_bait() {
+            panic!("{what}");
+        }
+    }
+
+    /// The same; an error names what was deleted.
+    pub(crate) fn missing_bait(&self) -> Result<(), String> {
+        let Some(lab) = &self.lab else { return Ok(()) };
         let others = fs::read_dir(lab.dir.join("nodes")).into_iter().flatten().flatten();
         for node in iter::once(lab.dir.clone()).chain(others.map(|node| node.path())) {
             let folder = node.join("kubelet-folder");
-            let names =
-                fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-            assert_eq!(
-                names.collect::<BTreeSet<_>>(),
-                ["empty", "file", "full", "link"].map(str::to_owned).into(),
-                "a kubelet has deleted files of its working directory {}",
-                folder.display()
-            );
-            for file in ["file", "full/file", "link/file"] {
-                assert_eq!(fs::read_to_string(folder.join(file)).unwrap(), "bait\n", "{file}");
+            let names: BTreeSet<_> = fs::read_dir(&folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter_map(|entry| entry.file_name().into_string().ok())
+                .collect();
+            let is_whole =
+                |file: &&str| fs::read_to_string(folder.join(file)).is_ok_and(|text| text == "bait\n");
+            let broken: Vec<_> =
+                ["file", "full/file", "link/file"].into_iter().filter(|file| !is_whole(file)).collect();
+            if names != BTreeSet::from(["empty", "file", "full", "link"].map(str::to_owned)) || !broken.is_empty() {
+                let folder = folder.display();
+                return Err(format!(
+                    "a kubelet has deleted files of its working directory {folder}: {names:?} are left, {broken:?} are broken"
+                ));
             }
         }
+        Ok(())
     }
 
     /// Runs `kubectl` as the administrator and returns its output; it must succeed.
@@ -217,11 +230,12 @@ impl Cluster {
         command
     }
 
-    /// A kubeconfig with the rights of a service account, valid for an hour, as in a pod of the account.
+    /// A kubeconfig with the rights of a service account, as in a pod of the account. It is valid for a day: longer than any
+    /// test runs.
     pub(crate) fn kubeconfig_of(&self, namespace: &str, account: &str) -> PathBuf {
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let request = TokenRequest {
-            spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
+            spec: TokenRequestSpec { expiration_seconds: Some(86_400), ..TokenRequestSpec::default() },
             ..TokenRequest::default()
         };
         let answer = block_on(api.create_token_request(account, &PostParams::default(), &request)).unwrap();

@@ -49,6 +49,7 @@ mod rollout;
 mod scale2000;
 mod seeds;
 mod smoke;
+mod soak;
 mod standby;
 mod start_first;
 mod startup_probe;

@@ -190,7 +190,7 @@ impl Drop for Client {
     }
 }
 
-fn ask(address: SocketAddr) -> std::io::Result<String> {
+pub(crate) fn ask(address: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;

@@ -45,27 +45,14 @@ impl<'a> Fixture<'a> {
     /// Installs the shipped configurations with URLs, and two hook templates: one that is polled until it
     /// succeeds, one that is measured once.
     pub(super) fn installed(&self) {
-        for (folder, kind, name) in [
-            ("base", "validatingwebhookconfiguration", CONFIGURATION),
-            ("readiness-gate", "mutatingwebhookconfiguration", GATE_CONFIGURATION),
-        ] {
-            let file = format!("{}/daemonset/{folder}/webhook.yaml", env!("CARGO_MANIFEST_DIR"));
-            self.kubectl(&["apply", "-f", &file]);
-            let configuration: Value =
-                serde_json::from_str(&self.kubectl(&["get", kind, name, "-o", "json"])).unwrap();
-            let webhooks = configuration["webhooks"].as_array().unwrap();
-            let by_url = |(at, webhook): (usize, &Value)| {
-                let config = format!("/webhooks/{at}/clientConfig");
-                let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap();
-                let url = format!("https://127.0.0.1:{}{path}", self.port);
-                [
-                    json!({"op": "remove", "path": format!("{config}/service")}),
-                    json!({"op": "add", "path": format!("{config}/url"), "value": url}),
-                ]
-            };
-            let patch: Vec<_> = webhooks.iter().enumerate().flat_map(by_url).collect();
-            self.kubectl(&["patch", kind, name, "--type=json", "-p", &json!(patch).to_string()]);
-        }
+        install_webhooks(self.cluster, self.port, "base", "validatingwebhookconfiguration", CONFIGURATION);
+        install_webhooks(
+            self.cluster,
+            self.port,
+            "readiness-gate",
+            "mutatingwebhookconfiguration",
+            GATE_CONFIGURATION,
+        );
         // Waits until the API server calls the webhook and trusts its certificate.
         self.run("probe", "nothing");
         self.until("the guard is in force", || {
@@ -210,6 +197,26 @@ impl<'a> Fixture<'a> {
     pub(super) fn until<T>(&self, what: &str, poll: impl FnMut() -> Option<T>) -> T {
         eventually_slowly(LONG, what, poll, || self.kubectl(&["get", "pods,hookruns,events", "-A"]))
     }
+}
+
+/// Installs a shipped webhook configuration, with the URLs of a controller that listens on this port of this machine.
+pub(crate) fn install_webhooks(cluster: &Cluster, port: u16, folder: &str, kind: &str, name: &str) {
+    let file = format!("{}/daemonset/{folder}/webhook.yaml", env!("CARGO_MANIFEST_DIR"));
+    cluster.kubectl(&["apply", "-f", &file]);
+    let configuration: Value =
+        serde_json::from_str(&cluster.kubectl(&["get", kind, name, "-o", "json"])).unwrap();
+    let webhooks = configuration["webhooks"].as_array().unwrap();
+    let by_url = |(at, webhook): (usize, &Value)| {
+        let config = format!("/webhooks/{at}/clientConfig");
+        let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap();
+        let url = format!("https://127.0.0.1:{port}{path}");
+        [
+            json!({"op": "remove", "path": format!("{config}/service")}),
+            json!({"op": "add", "path": format!("{config}/url"), "value": url}),
+        ]
+    };
+    let patch: Vec<_> = webhooks.iter().enumerate().flat_map(by_url).collect();
+    cluster.kubectl(&["patch", kind, name, "--type=json", "-p", &json!(patch).to_string()]);
 }
 
 /// Status code and message of an error.

@@ -3,7 +3,7 @@
 //! webhook configurations are the shipped ones except for their URLs, because the API server of this lab cannot
 //! reach a Service.
 
-mod fixture;
+pub(crate) mod fixture;
 
 use std::{
     sync::{

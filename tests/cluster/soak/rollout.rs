@@ -1,0 +1,177 @@
+//! Operations on the pods of a Deployment through an InPlaceRollout, as a user of the command line tool starts them.
+
+use std::collections::BTreeMap;
+
+use inplace::api::{
+    annotation::{GATE, RESTART_ON_CHANGE, RESTART_ON_CHANGE_SEEN},
+    in_place_rollout::{InPlaceRollout, RolloutPhase},
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::{
+    checker::AFTERMATH,
+    operate::{CALL, write},
+    plan::Operation as Op,
+    run::{LIMIT, Run, Settled},
+    watch::clock,
+};
+use crate::{cluster::block_on, support::wait::eventually};
+
+pub(super) const NAME: &str = "soak-rolled";
+/// One on each node.
+pub(super) const COUNT: usize = 2;
+
+/// Creates the Deployment.
+pub(super) fn create(run: &Run<'_>) {
+    let labels = json!({"app": NAME});
+    let spread = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": labels}}]);
+    let spec = json!({"replicas": COUNT, "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 2,
+            "readinessGates": [{"conditionType": GATE}], "topologySpreadConstraints": spread,
+            "volumes": [{"name": "settings", "configMap": {"name": NAME}}],
+            "containers": [{"name": "app", "image": "lab/app:v1",
+                "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}]}}});
+    let annotations = json!({RESTART_ON_CHANGE: format!("configmap/{NAME}")});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": NAME, "namespace": "default", "annotations": annotations}, "spec": spec});
+    let settings = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"level": "0"},
+        "metadata": {"name": NAME, "namespace": "default"}});
+    run.cluster.apply(&settings.to_string());
+    run.cluster.apply(&deployment.to_string());
+    // A content that the controller sees for the first time restarts nothing.
+    eventually("the controller has seen the configuration", || {
+        let seen = run.cluster.kubectl(&["get", "deployment", NAME, "-o", "json"]);
+        seen.contains(RESTART_ON_CHANGE_SEEN).then_some(())
+    });
+}
+
+/// The pods of the Deployment by name; or why they are not settled.
+pub(super) fn is_settled(run: &Run<'_>) -> Result<BTreeMap<String, Settled>, String> {
+    let names: Vec<String> = {
+        let pods = run.watch.pods.lock().unwrap();
+        pods.by_name.keys().filter(|name| name.starts_with(NAME)).cloned().collect()
+    };
+    if names.len() != COUNT {
+        return Err(format!("its pods are {names:?}"));
+    }
+    let one = |name: String| match run.is_settled(&name) {
+        Ok(settled) => Ok((name, settled)),
+        Err(why) => Err(format!("{name}: {why}")),
+    };
+    names.into_iter().map(one).collect()
+}
+
+fn settled(run: &Run<'_>) -> Result<BTreeMap<String, Settled>, String> {
+    let mut last = String::new();
+    run.within(LIMIT, || is_settled(run).map_err(|why| last = why).ok()).ok_or(last)
+}
+
+/// Starts the rollout, waits for its end, and checks it.
+pub(super) fn operate(run: &Run<'_>, operation: Op, number: usize) {
+    let before = match settled(run) {
+        Ok(settled) => settled,
+        Err(why) => return run.stuck(format!("{NAME} does not settle before {operation:?}: {why}")),
+    };
+    let asked = clock();
+    let ended = if operation == Op::Configure {
+        configure(run, &before, asked, number)
+    } else {
+        roll_out(run, operation, number)
+    };
+    let Some((name, phase)) = ended else { return };
+    run.report.lock().unwrap().count(&format!("{operation:?}"), &format!("{phase:?}"));
+    let after = match settled(run) {
+        Ok(settled) => settled,
+        Err(why) => return run.stuck(format!("{NAME} does not settle after {operation:?} {name}: {why}")),
+    };
+    let faults = run.faults();
+    let is_disturbed = faults.iter().any(|span| span.overlaps(asked - AFTERMATH, clock()));
+    let is_expected = match operation {
+        Op::Abort => matches!(phase, RolloutPhase::Failed | RolloutPhase::Aborted),
+        _ => phase == RolloutPhase::Succeeded,
+    };
+    if !is_expected && (operation == Op::Abort || !is_disturbed) {
+        run.violation(format!("{operation:?} {name} ended as {phase:?}"));
+    }
+    for (pod, old) in &before {
+        let Some(new) = after.get(pod).filter(|new| new.uid == old.uid) else {
+            run.violation(format!("{pod} is another pod after {operation:?} {name}"));
+            continue;
+        };
+        if new.image != old.image {
+            run.violation(format!(
+                "{pod} has the image {} after {operation:?} {name}, not {}",
+                new.image, old.image
+            ));
+        }
+        let started = run.watch.history.lock().unwrap().started(&old.uid, "app", asked).len();
+        if phase == RolloutPhase::Succeeded && started != 1 && !is_disturbed {
+            run.violation(format!("{pod}: {started} instances were started by {operation:?} {name}"));
+        }
+    }
+}
+
+/// Starts a rollout with the command line tool. Returns its name and how it ended.
+fn roll_out(run: &Run<'_>, operation: Op, number: usize) -> Option<(String, RolloutPhase)> {
+    let image = format!("app={}", run.cluster.image("app:crash"));
+    let target = format!("deploy/{NAME}");
+    let fixed = ["-n", "default", "--max-unavailable", "1", "-o", "name"];
+    let abort = ["--allow-template-drift", "--min-ready", "6s", "--on-rollout-failure", "abort"];
+    let what = match operation {
+        Op::Abort => [&["swap", &target, &image][..], &abort, &fixed].concat(),
+        _ => [&["restart", &target, "-c", "app"][..], &fixed].concat(),
+    };
+    let mut said = String::new();
+    let name = run.within(LIMIT, || {
+        let output = run.cluster.inplace(&what).output().unwrap();
+        said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        output.status.success().then_some(name)
+    });
+    let Some(name) = name else {
+        run.stuck(format!("cannot start {operation:?} {number}: {said}"));
+        return None;
+    };
+    let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+    let ended = run.within(2 * LIMIT, || phase(run, &name).filter(|phase| phase.is_terminal()));
+    if ended.is_none() {
+        run.stuck(format!("{operation:?} {number} {name} has not ended: {:?}", phase(run, &name)));
+    }
+    ended.map(|phase| (name, phase))
+}
+
+/// Changes the configuration, and waits until each pod was restarted.
+fn configure(
+    run: &Run<'_>,
+    before: &BTreeMap<String, Settled>,
+    asked: i64,
+    number: usize,
+) -> Option<(String, RolloutPhase)> {
+    let api: Api<ConfigMap> = Api::namespaced(run.cluster.client.clone(), "default");
+    let patch = json!({"data": {"level": number.to_string()}});
+    let is_written = write(run, "change the configuration", || {
+        let (api, patch) = (api.clone(), patch.clone());
+        async move { api.patch(NAME, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop) }
+    });
+    let is_restarted =
+        |old: &Settled| !run.watch.history.lock().unwrap().started(&old.uid, "app", asked).is_empty();
+    let all = || before.values().all(is_restarted).then_some(());
+    if !is_written || run.within(2 * LIMIT, all).is_none() {
+        run.stuck(format!("the change {number} of the configuration restarts not all pods"));
+        return None;
+    }
+    Some((format!("change {number}"), RolloutPhase::Succeeded))
+}
+
+fn phase(run: &Run<'_>, name: &str) -> Option<RolloutPhase> {
+    let api: Api<InPlaceRollout> = Api::namespaced(run.cluster.client.clone(), "default");
+    let rollout = block_on(async { timeout(CALL, api.get(name)).await }).ok()?.ok()?;
+    Some(rollout.status?.phase)
+}
