@@ -55,12 +55,18 @@ const SEED: u64 = 1;
 const MOST_VIOLATIONS: usize = 20;
 /// How many operations may wait for one target before the moves wait.
 const WAITING: usize = 2;
+/// The number of the move before which the test breaks an invariant itself, if it is to.
+const SABOTAGED: usize = 3;
 /// The interval of the checks.
 const CHECKS: Duration = Duration::from_millis(500);
 
 fn number(name: &str, default: u64) -> u64 {
     environment(name)
         .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: a number is needed")))
+}
+
+fn is_sabotaged() -> bool {
+    environment("INPLACE_SOAK_SABOTAGE").is_some()
 }
 
 #[test]
@@ -81,6 +87,7 @@ fn random_operations_under_random_faults_break_no_invariant() {
         faults: Mutex::default(),
         report: Mutex::new(Report { seed, ..Report::default() }),
         moves: Mutex::default(),
+        most_violations: if is_sabotaged() { 1 } else { MOST_VIOLATIONS },
         last: Mutex::default(),
         cluster: &cluster,
         nodes,
@@ -154,13 +161,10 @@ fn drive(run: &Run<'_>, seed: u64, end: i64, most: u64) {
                 fault::disturb(run, fault, node, Duration::from_millis(milliseconds));
             }
         });
-        let sabotage: Option<usize> = environment("INPLACE_SOAK_SABOTAGE").map(|_| 3);
+        let sabotage = is_sabotaged().then_some(SABOTAGED);
         let mut operations = 0;
         for (number, made) in Plan::new(seed).enumerate() {
-            if clock() > end
-                || operations >= most
-                || run.report.lock().unwrap().violations.len() > MOST_VIOLATIONS
-            {
+            if clock() > end || operations >= most || run.ends_early() {
                 break;
             }
             run.moves.lock().unwrap().push(made);

@@ -39,6 +39,8 @@ pub(super) struct Run<'a> {
     pub(super) faults: Mutex<Vec<FaultSpan>>,
     pub(super) report: Mutex<Report>,
     pub(super) moves: Mutex<Vec<Move>>,
+    /// With so many violations the run ends, and nothing is waited for any more.
+    pub(super) most_violations: usize,
     /// The pods as they were after their last operation, by number.
     pub(super) last: Mutex<BTreeMap<usize, Last>>,
 }
@@ -62,8 +64,8 @@ pub(super) struct Last {
 }
 
 impl Run<'_> {
-    /// Polls until there is a value; `None` after the limit. Time during a fault does not count, up to a multiple of
-    /// the limit.
+    /// Polls until there is a value; `None` after the limit, or when the run ends early. Time during a fault does not
+    /// count, up to a multiple of the limit.
     pub(super) fn within<T>(&self, limit: Duration, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
         let (mut passed, began) = (Duration::ZERO, clock());
         let most = i64::try_from((limit * DISTURBED).as_nanos()).unwrap();
@@ -71,7 +73,7 @@ impl Run<'_> {
             if let Some(found) = poll() {
                 return Some(found);
             }
-            if passed > limit || clock() - began > most {
+            if passed > limit || clock() - began > most || self.ends_early() {
                 return None;
             }
             let before = clock();
@@ -99,7 +101,16 @@ impl Run<'_> {
         }
     }
 
+    /// True if there are so many violations that the run ends.
+    pub(super) fn ends_early(&self) -> bool {
+        self.report.lock().unwrap().violations.len() >= self.most_violations
+    }
+
+    /// Records what did not come to an end. What was not waited for any more is not recorded.
     pub(super) fn stuck(&self, what: String) {
+        if self.ends_early() {
+            return;
+        }
         let mut report = self.report.lock().unwrap();
         let stuck = report.violation(now().to_string(), what, &self.moves.lock().unwrap());
         report.stuck.push(stuck);
