@@ -186,7 +186,9 @@ impl Cluster {
                 |file: &&str| fs::read_to_string(folder.join(file)).is_ok_and(|text| text == "bait\n");
             let broken: Vec<_> =
                 ["file", "full/file", "link/file"].into_iter().filter(|file| !is_whole(file)).collect();
-            if names != BTreeSet::from(["empty", "file", "full", "link"].map(str::to_owned)) || !broken.is_empty() {
+            if names != BTreeSet::from(["empty", "file", "full", "link"].map(str::to_owned))
+                || !broken.is_empty()
+            {
                 let folder = folder.display();
                 return Err(format!(
                     "a kubelet has deleted files of its working directory {folder}: {names:?} are left, {broken:?} are broken"

@@ -25,6 +25,7 @@ make                        make
 musl-tools                  musl-gcc
 iproute2                    ip
 util-linux                  nsenter
+systemd                     systemd-analyze
 python3                     python3
 python3                     /usr/bin/python3
 curl                        curl

@@ -45,10 +45,8 @@ fn the_package_contains_the_program_its_pages_and_a_valid_unit() {
     let unit = unit.replace("/usr/bin/inplace", program.to_str().unwrap());
     let path = files.at("inplace-agent.service");
     fs::write(&path, unit).unwrap();
-    match Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output() {
-        Ok(output) => assert!(output.status.success() && output.stderr.is_empty(), "{output:?}"),
-        Err(error) => eprintln!("NOT EXERCISED: systemd-analyze verify: {error}"),
-    }
+    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
 }
 
 #[test]
