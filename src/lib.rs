@@ -23,13 +23,14 @@
 //! | [`guard`] | decisions of the delete guard. Pure | api podtask workload |
 //! | [`config_restart`] | decisions of the restart after a change of configuration. Pure | api |
 //! | [`group_restart`] | decisions of the group restart after a failure. Pure | api podtask |
+//! | [`recreate_request`] | decisions of ContainerRecreateRequest, the interface of OpenKruise. Pure | api podtask |
 //! | [`cri`] | the container runtime: endpoint, client, clone, conversion | api operation process failure |
 //! | [`hook`] | hooks: template, condition, schedule, verdict (pure); `provider`, `executor` (I/O) | api cri cluster process |
 //! | [`cluster`] | the API server: client, caches, leases, pods, hooks, events; no workloads or rollouts | api failure operation process |
 //! | [`process`] | services of a process: clock, logs, signals, files, admin endpoints | - |
 //! | [`node`] | operations on a node: journal, loop, effects | api operation hook cri cluster process failure |
 //! | [`agent`] | role: carries out the requests in pod annotations | api operation hook node cri cluster process failure |
-//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api podtask workload rollout guard `config_restart` `group_restart` hook cluster process failure |
+//! | [`controller`] | role: reconciles workloads and rollouts; runs the hooks that no agent runs | api podtask workload rollout guard `config_restart` `group_restart` `recreate_request` hook cluster process failure |
 //! | [`cli`] | role: the command line tool | api operation podtask workload hook node cri cluster process failure |
 //!
 //! The roles never import each other; `main.rs` selects one. A test checks the imports against this table.
@@ -49,5 +50,6 @@ pub mod node;
 pub mod operation;
 pub mod podtask;
 pub mod process;
+pub mod recreate_request;
 pub mod rollout;
 pub mod workload;

@@ -25,6 +25,10 @@ pub const ROLLOUT: &str = "inplace.dev/rollout";
 pub const ROLLOUT_PREFETCH: &str = "inplace.dev/rollout-prefetch";
 /// Label on a Pod while the task of an `InPlaceRollout` on it is in progress: the uid of the rollout.
 pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";
+/// Annotation on a Pod, written by the controller while it carries out a `ContainerRecreateRequest`: which one, and since when.
+pub const RECREATE_REQUEST: &str = "inplace.dev/recreate-request";
+/// Label on a Pod with the annotation [`RECREATE_REQUEST`]: the uid of the `ContainerRecreateRequest`.
+pub const RECREATE_REQUEST_UID: &str = "inplace.dev/recreate-request-uid";
 /// Label on an `InPlaceRollout` with the strategy `Together`, written by the controller; its value is `true`. Agents watch
 /// only rollouts with this label.
 pub const TOGETHER: &str = "inplace.dev/together";

@@ -4,6 +4,7 @@
 //! Types and total parsers only. Nothing here performs I/O, reads a clock, or depends on a runtime.
 
 pub mod annotation;
+pub mod container_recreate_request;
 pub mod crd;
 pub mod crd_fields;
 pub mod game_deployment;

@@ -1,5 +1,5 @@
 //! The kinds of workloads that an `InPlaceRollout` can target, with their names in manifests, in paths of the API server and
-//! on the command line. All have `spec.selector` and `spec.template`.
+//! on the command line. All have `spec.selector` and `spec.template`. Those of other projects need not be installed.
 
 use crate::api::in_place_rollout::WorkloadRef;
 
@@ -20,8 +20,8 @@ const fn kind(name: &'static str, group: &'static str, version: &'static str, sh
     Kind { name, group, version, short }
 }
 
-/// All kinds.
-pub const KINDS: [Kind; 7] = [
+/// All kinds. Of two kinds with the same name, a reference without an API version means the first.
+pub const KINDS: [Kind; 11] = [
     kind("Deployment", "apps", "v1", "deploy"),
     kind("StatefulSet", "apps", "v1", "sts"),
     kind("DaemonSet", "apps", "v1", "ds"),
@@ -29,6 +29,10 @@ pub const KINDS: [Kind; 7] = [
     kind("Job", "batch", "v1", "job"),
     kind("GameDeployment", "tkex.tencent.com", "v1alpha1", "gdeploy"),
     kind("GameStatefulSet", "tkex.tencent.com", "v1alpha1", "gsts"),
+    kind("CloneSet", "apps.kruise.io", "v1alpha1", "clone"),
+    kind("StatefulSet", "apps.kruise.io", "v1beta1", "asts"),
+    kind("DaemonSet", "apps.kruise.io", "v1alpha1", "ads"),
+    kind("Rollout", "argoproj.io", "v1alpha1", "ro"),
 ];
 
 /// `ReplicaSet`: the owner of a `Deployment`'s pods, owned by the `Deployment`.
@@ -37,8 +41,11 @@ pub const REPLICA_SET: Kind = kind("ReplicaSet", "apps", "v1", "rs");
 impl Kind {
     /// The kind that `reference` names. `None` if it is unknown, or the reference has another API version.
     pub fn of(reference: &WorkloadRef) -> Option<Self> {
-        let found = KINDS.into_iter().find(|kind| kind.name == reference.kind)?;
-        (reference.api_version.is_empty() || reference.api_version == found.api_version()).then_some(found)
+        KINDS.into_iter().find(|kind| {
+            let same_version =
+                reference.api_version.is_empty() || reference.api_version == kind.api_version();
+            kind.name == reference.kind && same_version
+        })
     }
 
     /// Parses the short name, the singular or the plural, each optionally with the group (`deployments.apps`), in upper or
@@ -69,8 +76,8 @@ impl Kind {
         format!("{}s", self.singular())
     }
 
-    /// True for `Deployment`, whose pods belong to its `ReplicaSet`s.
-    pub fn is_deployment(&self) -> bool {
-        self.name == "Deployment"
+    /// True for `Deployment` and the `Rollout` of Argo Rollouts, whose pods belong to their `ReplicaSet`s.
+    pub fn owns_replica_sets(&self) -> bool {
+        matches!(self.name, "Deployment" | "Rollout")
     }
 }

@@ -17,6 +17,7 @@ mod observed;
 mod pods;
 mod queue;
 mod reconciler;
+mod recreate_requests;
 mod rollouts;
 mod workloads;
 
@@ -66,6 +67,9 @@ pub struct Args {
     /// Address for /healthz, /readyz and /metrics
     #[arg(long, env = "INPLACE_LISTEN", default_value = "127.0.0.1:9465", value_name = "ADDRESS")]
     listen: SocketAddr,
+    /// Carry out the ContainerRecreateRequests (apps.kruise.io/v1alpha1) that OpenKruise does not serve
+    #[arg(long, env = "INPLACE_CONTAINER_RECREATE_REQUESTS", help_heading = "OpenKruise")]
+    container_recreate_requests: bool,
     #[command(flatten)]
     hooks: HookArgs,
     #[command(flatten)]
@@ -103,6 +107,8 @@ struct Common {
     definition_metrics: definitions::Metrics,
     /// None if this process serves no webhooks.
     webhooks: Option<Webhooks>,
+    /// True if ContainerRecreateRequests are carried out.
+    recreate_requests: bool,
 }
 
 /// All controllers. Each is a loop that compares the actual state with the desired state, and ends at once when
@@ -118,6 +124,7 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
         rollouts::run(common.clone(), agents, disruptions, nodes, stop.clone()).boxed(),
         config_restart::run(common.clone(), stop.clone()).boxed(),
         group_restart::run(common.clone(), stop.clone()).boxed(),
+        recreate_requests::run(common.clone(), stop.clone()).boxed(),
         definitions::run(common.server.clone(), common.definition_metrics.clone(), stop.clone()).boxed(),
         admission::lead(common.webhooks.clone(), stop.clone()).boxed(),
     ]
@@ -129,7 +136,16 @@ fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'stat
 /// When it cannot start, or when a listen address is taken.
 pub async fn run(args: Args) -> Result<(), Error> {
     let io = |what: String| |source| Error::Io { what, source };
-    let Args { kubeconfig, context, namespace, identity, listen, hooks, webhooks: webhook_args } = args;
+    let Args {
+        kubeconfig,
+        context,
+        namespace,
+        identity,
+        listen,
+        container_recreate_requests,
+        hooks,
+        webhooks: webhook_args,
+    } = args;
     let stop = shutdown::on_signal().map_err(io("signals cannot be watched".to_owned()))?;
     let (api, own) =
         client::connect(&ConnectOptions { kubeconfig, context, ..ConnectOptions::default() }).await?;
@@ -155,6 +171,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         rollout_metrics: rollouts::Metrics::new(&mut registry),
         definition_metrics: definitions::Metrics::new(&mut registry),
         webhooks: webhooks.clone(),
+        recreate_requests: container_recreate_requests,
     };
     // A process that restarts under the same name must be a different candidate: hence the random suffix.
     let suffix = random::number().map_err(io("no identity can be generated".to_owned()))?;

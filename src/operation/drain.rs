@@ -2,7 +2,8 @@
 //!
 //! The grace period counts from the moment the pod's kubelet had applied the closed gate; before that, no component
 //! can know of it. A confirmed drain counts from the moment no `EndpointSlice` sends the pod traffic any more, and
-//! starts again if one does. The grace period is always waited out in full. A gate that was closed is opened at the
+//! starts again if one does. If another client opens the gate before the first container is touched, it is closed again and
+//! the drain starts again. The grace period is always waited out in full. A gate that was closed is opened at the
 //! end, unless the operation failed after it touched a container. Then the gate stays closed, with a reason that says
 //! so, until an operation succeeds, with or without a drain.
 //!
@@ -93,6 +94,9 @@ pub(super) fn close(operation: &Operation, snapshot: &Snapshot, now: Timestamp) 
         let on = "waiting for the kubelet to take the pod out of traffic".to_owned();
         return Some(Next::Wait(Waiting { until, on }));
     };
+    if is_reopened(snapshot) {
+        return Some(Next::Note(Note::Reopened));
+    }
     let mut since = left_at;
     if is_to_be_confirmed(operation) {
         since = match (drain.confirmed_at, snapshot.serving.as_deref()) {
@@ -117,6 +121,12 @@ pub(super) fn unconfirmed(operation: &Operation, snapshot: &Snapshot) -> Option<
     let drain = operation.drain.as_ref().filter(|_| is_to_be_confirmed(operation))?;
     let waits = drain.left_at.is_some() && drain.confirmed_at.is_none();
     waits.then(|| Failure::NotDrained { message: sends(snapshot.serving.as_deref()) })
+}
+
+/// True when another client has opened the gate that was closed: the pod may get traffic again. This is looked at until the
+/// first container is touched. A state that may be out of date says nothing.
+fn is_reopened(snapshot: &Snapshot) -> bool {
+    snapshot.declared.as_ref().is_some_and(|declared| declared.current && declared.gate == Gate::Open)
 }
 
 fn is_to_be_confirmed(operation: &Operation) -> bool {

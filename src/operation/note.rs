@@ -21,6 +21,8 @@ pub enum Note {
     Drained(Timestamp),
     /// Nothing sends the pod traffic any more; `None` when that is no longer true.
     Confirmed(Option<Timestamp>),
+    /// Another client has opened the gate: the drain starts again.
+    Reopened,
     /// All containers are prepared, and wait for the other pods of the group.
     Prepared(Timestamp),
     /// All containers have stopped, and wait for the other pods of the group.
@@ -119,6 +121,11 @@ impl Operation {
             Note::Step(step) => self.step = step,
             Note::Drained(at) => self.drain.iter_mut().for_each(|drain| drain.left_at = Some(at)),
             Note::Confirmed(at) => self.drain.iter_mut().for_each(|drain| drain.confirmed_at = at),
+            Note::Reopened => {
+                for drain in &mut self.drain {
+                    (drain.closed_at, drain.left_at, drain.confirmed_at) = (None, None, None);
+                }
+            }
             Note::Prepared(at) => self.group.iter_mut().for_each(|group| group.prepared_at = Some(at)),
             Note::AtBarrier(at) => self.group.iter_mut().for_each(|group| group.stopped_at = Some(at)),
             Note::GroupFailed => self.group.iter_mut().for_each(|group| group.has_failed = true),

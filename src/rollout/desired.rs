@@ -7,6 +7,7 @@ use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, InPlaceRo
 use crate::api::request::{Order, Request};
 use crate::api::rollout_request::request;
 use crate::api::selector;
+use crate::api::workload_kind::Kind;
 use crate::podtask::pod::Pod;
 use crate::podtask::start_first;
 
@@ -79,7 +80,9 @@ impl Rollout {
     pub fn has_target_of(&self, other: &Self) -> bool {
         let (own, others) = (&self.spec.target, &other.spec.target);
         let same = match (&own.workload_ref, &others.workload_ref) {
-            (Some(own), Some(other)) => own.kind == other.kind && own.name == other.name,
+            (Some(own), Some(other)) => {
+                own.kind == other.kind && Kind::of(own) == Kind::of(other) && own.name == other.name
+            }
             (None, None) => own.selector.is_some() && own.selector == others.selector,
             _ => false,
         };

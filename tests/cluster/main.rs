@@ -34,6 +34,7 @@ mod load;
 mod monitoring;
 mod new_instance;
 mod ongoing;
+mod openkruise;
 mod orphaned_fence;
 mod pod;
 mod policy;

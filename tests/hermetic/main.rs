@@ -26,6 +26,7 @@ mod model;
 mod monitoring;
 mod parts;
 mod policy;
+mod recreate_requests;
 mod reference;
 mod rollout;
 mod rollouts;

@@ -12,6 +12,7 @@ use crate::api::in_place_rollout::{
 };
 use crate::api::request::{ContainerRequest, HookRef, Request};
 use crate::api::workload::{UpdateFailurePolicy, WorkloadHook, nothing, quarter, yes};
+use crate::api::workload_kind::Kind;
 use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags, Share, TTL};
 use crate::cli::in_place_rollout::names::WorkloadName;
 use crate::cli::span::Seconds;
@@ -57,7 +58,10 @@ impl Whose {
     pub(super) fn is_target_of(&self, rollout: &InPlaceRollout) -> bool {
         let (mine, its) = (self.target(), &rollout.spec.target);
         let named = |target: &RolloutTarget| {
-            target.workload_ref.as_ref().map(|found| (found.kind.clone(), found.name.clone()))
+            target
+                .workload_ref
+                .as_ref()
+                .map(|found| (found.kind.clone(), Kind::of(found), found.name.clone()))
         };
         named(&mine) == named(its) && mine.selector == its.selector
     }

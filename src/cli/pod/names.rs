@@ -52,7 +52,7 @@ impl FromStr for Subject {
             Some(kind) if is_name(name) => Ok(Self::Workload(WorkloadName { kind, name: name.to_owned() })),
             Some(_) => Err(format!("`{name}` is not a workload's name")),
             None => text.parse().map(Self::Pod).map_err(|why| {
-                format!("{why}; the workload kinds are deploy, sts, ds, rs, job, gdeploy and gsts")
+                format!("{why}; the workload kinds are deploy, sts, ds, rs, job, gdeploy, gsts, clone, asts, ads and ro")
             }),
         }
     }

@@ -67,6 +67,9 @@ impl Name {
             _ => return Err(WANTED.to_owned()),
         };
         let known = Kind::read(kind).ok_or_else(|| match workload_kind::Kind::read(kind) {
+            Some(other) if !matches!(other.group, "apps" | "batch") => {
+                format!("`{kind}` is not a supported kind: {} updates it. {WANTED}", other.group)
+            }
             // kubectl follows, undoes and pauses the updates of Kubernetes' own kinds.
             Some(other) => format!(
                 "`{kind}` is not a supported kind: the updates of a {} are those of `kubectl rollout`: use that for \

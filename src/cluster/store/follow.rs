@@ -176,7 +176,7 @@ impl<T: Cached> Follower<'_, T> {
             let what = &self.shared.selection.what;
             if absent {
                 tracing::warn!(
-                    "{what} are not watched: the API server does not have the kind {}. Apply the output of `inplace crds`; \
+                    "{what} are not watched: the API server does not have the kind {}. Install its definition (`inplace crds` prints those of this project); \
                      the API server is asked again every minute",
                     T::kind(&())
                 );

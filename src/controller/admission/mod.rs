@@ -50,7 +50,7 @@ use serve::Handlers;
 use served_certificate::ServedCertificate;
 use tls::Tls;
 
-pub use renewal::{CONFIGURATION, GATE_CONFIGURATION, SECRET};
+pub use renewal::{CONFIGURATION, GATE_CONFIGURATION, RECREATE_CONFIGURATION, SECRET};
 pub use stored::Terms;
 
 /// Runs the leader's part of the webhooks, if this process serves any, while this process leads.

@@ -24,6 +24,8 @@ pub const SECRET: &str = "inplace-webhook";
 pub const CONFIGURATION: &str = "inplace";
 /// The `MutatingWebhookConfiguration`, which exists only where it was installed.
 pub const GATE_CONFIGURATION: &str = "inplace-readiness-gate";
+/// The `ValidatingWebhookConfiguration` of ContainerRecreateRequests, which exists only where it was installed.
+pub const RECREATE_CONFIGURATION: &str = "inplace-recreate-requests";
 /// Interval of reads while there is no certificate to serve.
 const POLL_UNTIL_SERVED: Duration = Duration::from_secs(1);
 
@@ -148,17 +150,22 @@ impl CertificateRenewal {
             );
             *trusted = None;
         }
-        match self.server.trust(Webhooks::Mutating(GATE_CONFIGURATION), &bundle).await {
-            Ok(true) => {
-                tracing::info!(
-                    configuration = GATE_CONFIGURATION,
-                    "wrote the certificate authority that the API server trusts"
-                );
-                *trusted = None;
+        for (optional, name) in [
+            (Webhooks::Mutating(GATE_CONFIGURATION), GATE_CONFIGURATION),
+            (Webhooks::Validating(RECREATE_CONFIGURATION), RECREATE_CONFIGURATION),
+        ] {
+            match self.server.trust(optional, &bundle).await {
+                Ok(true) => {
+                    tracing::info!(
+                        configuration = name,
+                        "wrote the certificate authority that the API server trusts"
+                    );
+                    *trusted = None;
+                }
+                Ok(false) => {}
+                Err(error) if error.class() == Class::Gone => {}
+                Err(error) => return Err(error.into()),
             }
-            Ok(false) => {}
-            Err(error) if error.class() == Class::Gone => {}
-            Err(error) => return Err(error.into()),
         }
         if trusted.as_ref().is_none_or(|(last, _)| *last != bundle) {
             *trusted = Some((bundle, Instant::now()));

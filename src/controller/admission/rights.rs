@@ -2,7 +2,8 @@
 //! is asked for each write. Must not check the content of a spec otherwise.
 //!
 //! A hook that runs a command or sends network requests amounts to `create pods/exec`; one that reads its pod or
-//! sets an annotation amounts to `get` or `patch` on pods; a rollout changes images of pods. The rights are those
+//! sets an annotation amounts to `get` or `patch` on pods; a rollout changes images of pods, and a ContainerRecreateRequest
+//! restarts containers, as a request in an annotation of the pod does. The rights are those
 //! of the user in the review, and are needed only if a relevant field changes: a user with `patch` on these
 //! objects may pause a rollout and approve or terminate a HookRun.
 //!
@@ -22,6 +23,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 
 use crate::api::annotation;
+use crate::api::container_recreate_request::ContainerRecreateRequestSpec;
 use crate::api::hook_run::HookRunSpec;
 use crate::api::hook_template::{Function, HookTemplateSpec, Metric, Provider};
 use crate::api::in_place_rollout::InPlaceRolloutSpec;
@@ -179,6 +181,11 @@ fn needed(asked: &Request, accounts: &Accounts) -> Result<BTreeSet<PodAccess>, S
         ("inplace.dev", "InPlaceRollout") => {
             Ok(changed::<InPlaceRolloutSpec>(asked, |spec| spec.paused = false, |_| BTreeSet::from([PATCH])))
         }
+        ("apps.kruise.io", "ContainerRecreateRequest") => Ok(changed::<ContainerRecreateRequestSpec>(
+            asked,
+            |spec| spec.ttl_seconds_after_finished = None,
+            |_| BTreeSet::from([PATCH]),
+        )),
         _ => Ok(none),
     }
 }

@@ -214,6 +214,33 @@ fn the_grace_period_counts_from_when_the_kubelet_has_taken_the_gate_in() {
 }
 
 #[test]
+fn a_gate_that_another_client_opens_is_closed_again_and_the_grace_starts_again() {
+    let mut bench = draining();
+    bench.snapshot.declared.as_mut().unwrap().gate = Gate::Open;
+    let opened_at = bench.now;
+    // A state that may be out of date says nothing.
+    bench.snapshot.declared.as_mut().unwrap().current = false;
+    assert!(matches!(close(&bench.operation, &bench.snapshot, opened_at), Some(Next::Wait(_))));
+    // The same after the grace period, right before the first stop.
+    bench.snapshot.declared.as_mut().unwrap().current = true;
+    assert_eq!(close(&bench.operation, &bench.snapshot, at(80_000)), Some(Next::Note(Note::Reopened)));
+    let mut touched_with = None;
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() == Verb::Fence {
+            touched_with.get_or_insert_with(|| snapshot.declared.as_ref().unwrap().gate.clone());
+        }
+        Answer::Obey
+    });
+    assert_eq!(
+        (outcome, touched_with),
+        (Outcome::Succeeded, Some(Gate::Closed { reason: "InPlaceDrain".into() }))
+    );
+    assert_eq!(bench.log.iter().filter(|line| *line == "Gate Drain").count(), 2, "{:?}", bench.log);
+    let down = bench.operation.targets[0].stopped_at.unwrap();
+    assert!(down.duration_since(opened_at).as_secs() >= 20, "the whole grace period again");
+}
+
+#[test]
 fn what_was_closed_is_opened_and_what_a_failure_left_closed_only_after_a_success() {
     let failure = || Failure::Gate { message: String::new() };
     let failed = |touched| Outcome::Failed { failure: failure(), then: None, touched };

@@ -39,6 +39,7 @@ const KNOWN: &[&str] = &[
     "PATCH gamedeployment",
     "PATCH gamedeployment/status",
     "PATCH inplacerollout/status",
+    "PATCH containerrecreaterequest/status",
     "GET controllerrevision",
     "POST controllerrevision",
     "POST persistentvolumeclaim",

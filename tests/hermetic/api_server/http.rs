@@ -204,6 +204,7 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
         | "PATCH gamestatefulset/status"
         | "PATCH controllerrevision"
         | "PATCH inplacerollout/status"
+        | "PATCH containerrecreaterequest/status"
         | "PATCH poddisruptionbudget/status"
         | "PATCH mutatingwebhookconfiguration"
         | "PATCH validatingwebhookconfiguration" => {
@@ -228,7 +229,11 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
             Ok(axum_json(200, &store.put(new)))
         }
         // Nothing runs in the pods of this fake, so the object is removed at once.
-        "DELETE hookrun" | "DELETE pod" | "DELETE controllerrevision" | "DELETE inplacerollout" => {
+        "DELETE hookrun"
+        | "DELETE pod"
+        | "DELETE controllerrevision"
+        | "DELETE inplacerollout"
+        | "DELETE containerrecreaterequest" => {
             let object = found(&received.plural, store.get(&received.plural, namespace, name))?;
             removed(store, received, &object)
         }

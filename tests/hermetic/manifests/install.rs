@@ -16,6 +16,10 @@ fn the_chart_installs_what_kustomize_does() {
         &kustomize(&["crds", "base", "pull-secrets", "change-secrets", "readiness-gate", "monitoring"]),
     );
     assert_eq!(all.len(), 34 + 5, "{:?}", all.keys());
+    let recreating = chart(&json!({"containerRecreateRequests": true}));
+    let flag = key("Deployment", "inplace-system", "inplace-controller");
+    let others = |objects: Objects| objects.into_iter().filter(|(key, _)| *key != flag).collect::<Objects>();
+    same(&others(recreating), &others(kustomize(&["crds", "base", "recreate-requests"])));
 }
 
 /// Both install the policies unless the API server does not support them, and nothing else differs there.
@@ -100,6 +104,7 @@ fn what_is_uninstalled_holds_no_kind() {
         "change-secrets",
         "admission-policy",
         "readiness-gate",
+        "recreate-requests",
         "monitoring",
     ];
     for folder in folders {

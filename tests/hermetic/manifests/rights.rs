@@ -68,6 +68,8 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets", "daemonsets"], "verbs": ["get"]},
         {"apiGroups": ["apps"], "resources": ["replicasets"], "verbs": ["get", "list"]},
         {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get"]},
+        {"apiGroups": ["apps.kruise.io"], "resources": ["clonesets", "statefulsets", "daemonsets"], "verbs": ["get"]},
+        {"apiGroups": ["argoproj.io"], "resources": ["rollouts"], "verbs": ["get"]},
         {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["list", "watch"]},
         {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets/status"], "verbs": ["patch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hookruns"],
@@ -94,11 +96,18 @@ fn the_controller_may_no_more_than_it_needs() {
             "verbs": ["get"]},
         {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["validatingwebhookconfigurations"],
-            "resourceNames": ["inplace"], "verbs": ["get", "patch"]},
+            "resourceNames": ["inplace", "inplace-recreate-requests"], "verbs": ["get", "patch"]},
         {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"],
             "resourceNames": ["inplace-readiness-gate"], "verbs": ["get", "patch"]},
     ]);
     assert_eq!(base[&key("ClusterRole", "", "inplace-controller")]["rules"], expected);
+    let recreating = kustomize(&["recreate-requests"]);
+    let rules = &recreating[&key("ClusterRole", "", "inplace-controller-recreate-requests")]["rules"];
+    let expected = json!([
+        {"apiGroups": ["apps.kruise.io"], "resources": ["containerrecreaterequests"], "verbs": ["list", "watch", "delete"]},
+        {"apiGroups": ["apps.kruise.io"], "resources": ["containerrecreaterequests/status"], "verbs": ["patch"]},
+    ]);
+    assert_eq!(rules, &expected);
     let expected = json!([
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["inplace-controller"],

@@ -31,6 +31,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"port": 9999}),
         json!({"allowPullSecrets": true}),
         json!({"restartOnSecretChange": true}),
+        json!({"containerRecreateRequests": true}),
         json!({"admissionPolicy": {"enabled": false}}),
         json!({"extraArgs": ["--log-json"]}),
         json!({"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}),

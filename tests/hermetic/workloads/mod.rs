@@ -46,6 +46,11 @@ impl Drop for Running {
 
 /// Starts a controller that gets the lease at once.
 pub(crate) fn controller_at(api: &ApiServer) -> Running {
+    controller_with(api, &[])
+}
+
+/// The same with more flags.
+pub(crate) fn controller_with(api: &ApiServer, flags: &[&str]) -> Running {
     let lead = |store: &mut Store| {
         if store.get("leases", "inplace-system", "inplace-controller").is_some() {
             store.remove_of("leases", "inplace-system", "inplace-controller");
@@ -55,7 +60,7 @@ pub(crate) fn controller_at(api: &ApiServer) -> Running {
     let config = api.kubeconfig();
     let words =
         ["x", "--namespace=inplace-system", "--listen=127.0.0.1:0", "--kubeconfig", config.to_str().unwrap()];
-    let args = Line::parse_from(words).args;
+    let args = Line::parse_from(words.iter().chain(flags)).args;
     Running(tokio::spawn(async move {
         controller::run(args).await.unwrap();
     }))

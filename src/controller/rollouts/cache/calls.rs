@@ -114,7 +114,7 @@ impl Server {
         };
         let labels = workload.spec.selector.as_ref().map(selector::text).unwrap_or_default();
         let (Some(uid), false) = (&workload.metadata.uid, labels.is_empty()) else { return Ok(absent()) };
-        let owners = if kind.is_deployment() {
+        let owners = if kind.owns_replica_sets() {
             self.replica_sets(&rollout.namespace, &labels, uid).await?
         } else {
             [uid.clone()].into()
@@ -160,7 +160,7 @@ impl Server {
         }
     }
 
-    /// The uids of the `ReplicaSet`s of a `Deployment`.
+    /// The uids of the `ReplicaSet`s of a `Deployment` or a `Rollout`.
     async fn replica_sets(
         &self,
         namespace: &str,

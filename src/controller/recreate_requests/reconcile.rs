@@ -1,0 +1,87 @@
+//! One reconciliation of one `ContainerRecreateRequest`: reads its pod, has `recreate_request::decide` decide, and writes the
+//! pod and the status, in this order.
+//!
+//! Must not decide anything. A write whose result is unknown is decided about again with the pod as it is then: the record on
+//! the pod says whether it was made.
+
+use crate::cluster::error::{Class, Error};
+use crate::controller::queue::Outcome;
+use crate::controller::reconciler::Reconciler;
+use crate::controller::recreate_requests::Context;
+use crate::controller::recreate_requests::cache::{Key, reference};
+use crate::podtask::write::VersionedRef;
+use crate::process::clock;
+use crate::process::log::chain;
+use crate::recreate_request::{Decision, Pod, RecreateRequest, decide, withdraw};
+
+impl Reconciler for Context {
+    type Key = Key;
+
+    async fn reconcile(&self, key: &Key, _unconfirmed: Vec<VersionedRef>) -> Result<Outcome, Error> {
+        if self.cache.is_unreadable(key) {
+            return Ok(Outcome::default());
+        }
+        let object = self.cache.get(key).filter(|object| !object.deleting);
+        let uid = object.as_ref().map(|object| object.uid.as_str());
+        let withdrawn = self.withdraw_others(key, uid).await;
+        let Some(object) = object else { return Ok(outcome(key, withdrawn)) };
+        let pod = self.server.pod_of(&object).await?;
+        let decision = decide(&object, pod.as_ref(), clock::now());
+        let applied = self.apply(&object, pod.as_ref(), &decision).await;
+        let ended = outcome(key, withdrawn.and(applied));
+        Ok(Outcome { again: decision.again.map(clock::until), ..ended })
+    }
+}
+
+impl Context {
+    /// Withdraws what objects of this name other than `uid` left on pods.
+    async fn withdraw_others(&self, key: &Key, uid: Option<&str>) -> Result<(), Error> {
+        for pod in self.cache.pods(key) {
+            let Some(record) = pod.record.as_ref().filter(|record| Some(record.uid.as_str()) != uid) else {
+                continue;
+            };
+            let patch = withdraw(&pod, &record.uid);
+            match self.server.patch_pod_of(&key.namespace, &self.cache, &pod, &patch).await {
+                Err(error) if error.class() == Class::Gone => {}
+                done => done?,
+            }
+            tracing::info!(
+                "pod {}/{}: withdrew what {key}, which is gone, has left",
+                key.namespace,
+                pod.base.name
+            );
+        }
+        Ok(())
+    }
+
+    async fn apply(
+        &self,
+        object: &RecreateRequest,
+        pod: Option<&Pod>,
+        decision: &Decision,
+    ) -> Result<(), Error> {
+        if let (Some(pod), Some(patch)) = (pod, &decision.patch) {
+            self.server.patch_pod_of(&object.namespace, &self.cache, pod, patch).await?;
+        }
+        if let Some(status) = &decision.status {
+            self.server.recreate_status(&self.cache, object, status).await?;
+        }
+        if let Some(event) = &decision.event {
+            self.events.report(reference(object), event).await;
+        }
+        if decision.delete {
+            self.server.delete_recreate_request(object).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The outcome for the queue. An object that was changed or deleted since it was read is reconciled again.
+fn outcome(key: &Key, done: Result<(), Error>) -> Outcome {
+    let Err(error) = done else { return Outcome::default() };
+    if matches!(error.class(), Class::Refused | Class::Gone) {
+        return Outcome { stale: true, ..Outcome::default() };
+    }
+    tracing::info!("{key}: {}", chain(&error));
+    Outcome { failed: true, ..Outcome::default() }
+}

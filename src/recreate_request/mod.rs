@@ -1,0 +1,131 @@
+//! Decisions about a `ContainerRecreateRequest`: the request for its pod, and its status. Pure: no async, no clock, no I/O.
+//!
+//! ```text
+//!  ContainerRecreateRequest ──▶ terms ──▶ Request ──┐
+//!                                                   ├──▶ decide ──▶ patch of the pod, status, deletion
+//!  pod: record, request, agent's answer ────────────┘
+//! ```
+//!
+//! The uid of the object is in the id of the request, so that nothing is restarted twice for it. The pod is written before
+//! the status: its record says that the request exists, also if the status was not written.
+//!
+//! Must not carry out an object that OpenKruise serves.
+
+mod decide;
+mod terms;
+#[cfg(test)]
+mod tests;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use serde::{Deserialize, Serialize};
+
+use crate::api::annotation;
+use crate::api::container_recreate_request::{
+    ContainerRecreateRequest, ContainerRecreateRequestSpec, ContainerRecreateRequestStatus, SERVED_BY_KRUISE,
+};
+use crate::podtask::pod;
+use crate::podtask::state::{Sent, Stage, TaskState};
+
+pub use decide::{Decision, decide, withdraw};
+
+/// What a kubelet uses if a pod does not say how long its containers may take to stop.
+const TERMINATION_GRACE_SECONDS: i64 = 30;
+
+/// A `ContainerRecreateRequest` as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecreateRequest {
+    /// Namespace of the object and of its pod.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// Uid of the object.
+    pub uid: String,
+    /// The resource version that was read.
+    pub version: String,
+    /// The generation of its spec.
+    pub generation: i64,
+    /// Creation time.
+    pub created: Timestamp,
+    /// True when the object is being deleted.
+    pub deleting: bool,
+    /// A label that shows that OpenKruise serves the object.
+    pub kruise_label: Option<String>,
+    /// The spec.
+    pub spec: ContainerRecreateRequestSpec,
+    /// The status that was read.
+    pub before: ContainerRecreateRequestStatus,
+}
+
+impl RecreateRequest {
+    /// Reads an object.
+    pub fn read(object: ContainerRecreateRequest) -> Self {
+        let ContainerRecreateRequest { metadata, spec, status } = object;
+        let labels = metadata.labels.unwrap_or_default();
+        Self {
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name.unwrap_or_default(),
+            uid: metadata.uid.unwrap_or_default(),
+            version: metadata.resource_version.unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            deleting: metadata.deletion_timestamp.is_some(),
+            kruise_label: labels.into_keys().find(|key| key.starts_with(SERVED_BY_KRUISE)),
+            spec,
+            before: status.unwrap_or_default(),
+        }
+    }
+}
+
+/// What is read from a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// What all controllers of this project read.
+    pub base: pod::Pod,
+    /// The object whose request the pod has.
+    pub record: Option<PodRecord>,
+    /// Seconds that its containers may take to stop.
+    pub termination_grace_seconds: i64,
+}
+
+impl Pod {
+    /// Reads a pod. A value that is missing or malformed counts as absent.
+    pub fn read(pod: &core::Pod) -> Self {
+        let annotations = pod.metadata.annotations.as_ref();
+        let record = annotations.and_then(|all| all.get(annotation::RECREATE_REQUEST));
+        let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+        Self {
+            base: pod::Pod::read(pod),
+            record: record.and_then(|text| serde_json::from_str(text).ok()),
+            termination_grace_seconds: grace.unwrap_or(TERMINATION_GRACE_SECONDS),
+        }
+    }
+}
+
+/// The annotation [`annotation::RECREATE_REQUEST`], written together with the request. A user who may patch the pod can
+/// change it; the same user could write the request as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodRecord {
+    /// Name of the object.
+    pub name: String,
+    /// Uid of the object.
+    pub uid: String,
+    /// When the request was written.
+    pub at: Timestamp,
+    /// Seconds that the request may take.
+    pub seconds: u32,
+}
+
+impl PodRecord {
+    /// The state of the request, given what the pod has at `now`.
+    fn state(&self, pod: &pod::Pod, now: Timestamp) -> TaskState {
+        let id = request_id(&self.uid);
+        let sent = Sent { id: &id, stage: Stage::Ordered, at: self.at, seconds: self.seconds };
+        sent.state(pod.request.as_deref(), pod.answer.as_ref(), now)
+    }
+}
+
+/// The id of the request for the object with this uid.
+pub fn request_id(uid: &str) -> String {
+    format!("recreate-{uid}")
+}

@@ -1,0 +1,132 @@
+//! A user of OpenKruise, whose objects are carried out as they are: `ContainerRecreateRequest`s, and a rollout of the pods of
+//! a `CloneSet`. The definitions here have only the names and the structure that the test needs.
+
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Agent,
+    cluster::Cluster,
+    pod::{PAIR, Pod},
+    support::{parts::Parts, wait::eventually},
+};
+
+#[test]
+fn objects_of_openkruise_are_carried_out_as_they_are() {
+    let cluster = &*Cluster::leased();
+    let _agent = Agent::start(cluster, &[]);
+    install(cluster);
+    let _controller = Agent::controller_with(cluster, "openkruise", &["--container-recreate-requests"]);
+    let parts = Parts::default();
+    parts.run("a restart", || a_container_is_restarted_and_the_object_deleted(cluster));
+    parts.run("a refusal", || what_cannot_be_carried_out_touches_nothing(cluster));
+    parts.run("a clone set", || the_pods_of_a_clone_set_are_restarted(cluster));
+}
+
+/// Definitions of the kinds, and the optional rights of the controller without the webhook, which this test does not serve.
+fn install(cluster: &Cluster) {
+    for (kind, plural) in
+        [("ContainerRecreateRequest", "containerrecreaterequests"), ("CloneSet", "clonesets")]
+    {
+        let schema = json!({"type": "object", "properties": {
+            "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
+        let version = json!({"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+            "subresources": {"status": {}}});
+        let name = format!("{plural}.apps.kruise.io");
+        let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": name}, "spec": {"group": "apps.kruise.io", "scope": "Namespaced", "versions": [version],
+                "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()}}});
+        cluster.apply(&definition.to_string());
+        cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", &format!("crd/{name}")]);
+    }
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/daemonset/recreate-requests/recreate-requests.yaml");
+    let objects: Vec<Value> =
+        serde_saphyr::from_multiple(&std::fs::read_to_string(shipped).unwrap()).unwrap();
+    for object in objects.iter().filter(|object| object["kind"] != "ValidatingWebhookConfiguration") {
+        cluster.apply(&object.to_string());
+    }
+}
+
+fn object(cluster: &Cluster, name: &str) -> Option<Value> {
+    let args = ["get", "containerrecreaterequest", name, "-o", "json", "--ignore-not-found"];
+    serde_json::from_str(&cluster.kubectl(&args)).ok()
+}
+
+fn completed(cluster: &Cluster, name: &str) -> Value {
+    eventually(&format!("{name} is completed"), || {
+        object(cluster, name)
+            .map(|object| object["status"].clone())
+            .filter(|status| status["phase"] == "Completed")
+    })
+}
+
+fn a_container_is_restarted_and_the_object_deleted(cluster: &Cluster) {
+    let pod = Pod::run(cluster, "recreated", PAIR);
+    let before = pod.facts().settled();
+    // As a user of OpenKruise writes it.
+    cluster.apply(&format!(
+        "apiVersion: apps.kruise.io/v1alpha1\nkind: ContainerRecreateRequest\nmetadata: {{name: again, namespace: default}}\n\
+         spec:\n  podName: {}\n  containers:\n  - name: app\n  strategy:\n    failurePolicy: Fail\n    orderedRecreate: false\n    \
+         minStartedSeconds: 1\n  activeDeadlineSeconds: 300\n  ttlSecondsAfterFinished: 5\n",
+        pod.name
+    ));
+    let status = completed(cluster, "again");
+    let state = &status["containerRecreateStates"][0];
+    assert_eq!((&state["name"], &state["phase"]), (&json!("app"), &json!("Succeeded")), "{status:#}");
+    let after = pod.facts().settled();
+    assert_ne!(after.running("app").id, before.running("app").id);
+    assert_eq!(after.running("side").id, before.running("side").id, "only the named container");
+    assert_eq!(pod.get().metadata.uid.as_ref(), Some(&pod.uid));
+    eventually("its time to live is over", || object(cluster, "again").is_none().then_some(()));
+    let labels = pod.get().metadata.labels.unwrap_or_default();
+    assert!(!labels.contains_key("inplace.dev/recreate-request-uid"), "{labels:?}");
+}
+
+fn what_cannot_be_carried_out_touches_nothing(cluster: &Cluster) {
+    let pod = Pod::run(cluster, "refused", PAIR);
+    let before = pod.facts().settled();
+    let create = |name: &str, strategy: Value| {
+        let spec = json!({"podName": pod.name, "containers": [{"name": "app"}], "strategy": strategy});
+        cluster.apply(
+            &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
+                "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+            .to_string(),
+        );
+        completed(cluster, name)
+    };
+    let unknown = create("grace", json!({"terminationGracePeriodSeconds": 7}));
+    let message = unknown["message"].as_str().unwrap();
+    assert!(message.contains("spec.strategy.terminationGracePeriodSeconds: 7 is not"), "{message}");
+    // The agent refuses: the pod has no readiness gate.
+    let undrained = create("drain", json!({"unreadyGracePeriodSeconds": 3}));
+    assert!(undrained["message"].as_str().unwrap().contains("NoReadinessGate"), "{undrained:#}");
+    assert_eq!(undrained["containerRecreateStates"][0]["phase"], "Failed");
+    assert_eq!(pod.facts().settled().running("app").id, before.running("app").id);
+    cluster.kubectl(&["delete", "containerrecreaterequest", "grace", "drain"]);
+}
+
+/// The test plays the controller of the set: it creates one pod with the owner and the labels that such a pod has.
+fn the_pods_of_a_clone_set_are_restarted(cluster: &Cluster) {
+    let labels = json!({"app": "cloned"});
+    let container = json!({"name": "app", "image": cluster.image("app:v1")});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
+    cluster.apply(
+        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "metadata": {"name": "cloned", "namespace": "default"},
+            "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}})
+        .to_string(),
+    );
+    let set: Value =
+        serde_json::from_str(&cluster.kubectl(&["get", "cloneset", "cloned", "-o", "json"])).unwrap();
+    let owner = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "name": "cloned",
+        "uid": set["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true});
+    let metadata = json!({"labels": labels, "ownerReferences": [owner]});
+    let pod =
+        Pod::make(cluster, "cloned", json!({"metadata": metadata, "spec": {"containers": [container]}}));
+    pod.wait("it is Ready", crate::pod::is_ready);
+    let before = pod.facts().settled();
+    let output = cluster.inplace(&["restart", "cloneset/cloned", "--wait=2m"]).output().unwrap();
+    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{reported}");
+    assert_ne!(pod.facts().settled().running("app").id, before.running("app").id);
+    cluster.kubectl(&["delete", "cloneset", "cloned", "--cascade=orphan"]);
+}
