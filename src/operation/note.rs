@@ -122,7 +122,7 @@ impl Operation {
             Note::Drained(at) => self.drain.iter_mut().for_each(|drain| drain.left_at = Some(at)),
             Note::Confirmed(at) => self.drain.iter_mut().for_each(|drain| drain.confirmed_at = at),
             Note::Reopened => {
-                for drain in &mut self.drain {
+                if let Some(drain) = &mut self.drain {
                     (drain.closed_at, drain.left_at, drain.confirmed_at) = (None, None, None);
                 }
             }

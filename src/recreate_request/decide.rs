@@ -207,13 +207,13 @@ fn reported(
     phase: RecreatePhase,
     message: String,
 ) -> Decision {
-    let status = ContainerRecreateRequestStatus {
+    let new = ContainerRecreateRequestStatus {
         phase: Some(phase),
         completion_time: None,
         message,
         container_recreate_states: states,
     };
-    Decision { status: Some(status).filter(|status| *status != object.before), ..Decision::default() }
+    Decision { status: Some(new).filter(|new| *new != object.before), ..Decision::default() }
 }
 
 /// The state of each container while the request is not over, as far as the agent has reported it.

@@ -199,7 +199,7 @@ fn a_completed_object_leaves_no_record_and_goes_when_its_time_is_over() {
     let silent = decide(&completed, Some(&patched(&patch, |_| ())), at(10)).patch.unwrap();
     assert_eq!(silent.annotations["inplace.dev/request"], None);
     let foreign = patched(&patch, |pod| {
-        pod["metadata"]["annotations"]["inplace.dev/request"] = json!("restart app #2")
+        pod["metadata"]["annotations"]["inplace.dev/request"] = json!("restart app #2");
     });
     assert!(!withdraw(&foreign, "u-1").annotations.contains_key("inplace.dev/request"));
     assert!(decide(&completed, None, at(69)).delete);

@@ -141,6 +141,15 @@ async fn take_apart(request: Request) -> Option<Received> {
     Some(Received { call, plural, namespace, name: name.to_owned(), query, media: media.to_owned(), body })
 }
 
+/// The deletions that are answered.
+const DELETIONS: [&str; 5] = [
+    "DELETE hookrun",
+    "DELETE pod",
+    "DELETE controllerrevision",
+    "DELETE inplacerollout",
+    "DELETE containerrecreaterequest",
+];
+
 fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
     let namespace = received.namespace.as_deref().unwrap_or_default();
     let name = received.name.as_str();
@@ -229,11 +238,7 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
             Ok(axum_json(200, &store.put(new)))
         }
         // Nothing runs in the pods of this fake, so the object is removed at once.
-        "DELETE hookrun"
-        | "DELETE pod"
-        | "DELETE controllerrevision"
-        | "DELETE inplacerollout"
-        | "DELETE containerrecreaterequest" => {
+        call if DELETIONS.contains(&call) => {
             let object = found(&received.plural, store.get(&received.plural, namespace, name))?;
             removed(store, received, &object)
         }
