@@ -36,7 +36,7 @@ push() { # every entry point of the archive $1 to the repository $2
     case $tag in
       sha256-*)
         # The list of attachments, for registries without the referrers API. One that exists may have others, as signatures. skopeo
-        # before 1.10 cannot keep its bytes: it leaves out the field artifactType of the entries. The attachments are unchanged.
+        # 1.9 cannot keep its bytes: it leaves out the field artifactType of the entries. The attachments are unchanged.
         if exists "$2:$tag"; then
           echo "$2:$tag exists, and is not changed"
         else

@@ -13,6 +13,7 @@ mod bad_manifest;
 mod blackhole;
 mod clone;
 mod crash;
+mod dist;
 mod fence;
 mod fixture;
 mod gated;
