@@ -12,6 +12,8 @@ use crate::failure::Class;
 use crate::operation::effect::EffectError;
 use crate::process::cause;
 
+/// What containerd answers, with the code `Unknown`, to every call while it reads its state after its own start.
+const STARTING: &str = "server is not initialized yet";
 /// Part of containerd's message when another container has the name.
 const TAKEN: &str = "is reserved for ";
 /// Parts of containerd's messages when a start is in progress, perhaps of a caller that is gone, or when that start
@@ -45,7 +47,7 @@ impl Error {
             (Class::Unavailable, format!("the runtime at {path} cannot be reached: {}", cause(local)))
         } else if reported.contains(TAKEN) {
             (Class::NameTaken, reported.to_owned())
-        } else if is_of_another_start(reported) {
+        } else if is_of_another_start(reported) || reported.contains(STARTING) {
             (Class::Unavailable, reported.to_owned())
         } else {
             match status.code() {
@@ -182,6 +184,12 @@ mod tests {
             let error = server(Code::Unknown, text);
             assert_eq!((error.class, error.message.as_str()), (Class::Unavailable, text));
         }
+    }
+
+    /// A request that comes in that moment is not refused.
+    #[test]
+    fn a_runtime_that_is_starting_is_not_available_yet() {
+        assert_eq!(server(Code::Unknown, STARTING).class, Class::Unavailable);
     }
 
     #[test]
