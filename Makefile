@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release image-tools image dist push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak bench clean
+.PHONY: setup helm kubernetes build release image-tools image dist push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak bench pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -79,6 +79,9 @@ test: setup helm kubernetes check release ## all checks and tests: hermetic, fuz
 
 reference: ## writes the generated pages of docs/reference
 	INPLACE_WRITE_REFERENCE=1 cargo test --locked --bin inplace --test hermetic reference_of
+
+pictures: setup ## draws the pictures of the dashboard and of the terminal in docs/images, with Chromium
+	INPLACE_WRITE_PICTURES=1 cargo test --locked --features faults --test hermetic pictures_of -- --test-threads 1
 
 fuzz: ## runs each fuzz target for FUZZ_SECONDS, on the stable toolchain
 	bash fuzz/run.sh "$(CARGO_TARGET_DIR)" "$(FUZZ_SECONDS)"

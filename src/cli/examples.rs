@@ -9,7 +9,7 @@ use crate::cli::exit;
 pub type Example = (&'static str, &'static str);
 
 /// The examples by command.
-const EXAMPLES: [(&str, &[Example]); 27] = [
+const EXAMPLES: [(&str, &[Example]); 28] = [
     (
         "restart",
         &[
@@ -121,6 +121,13 @@ const EXAMPLES: [(&str, &[Example]); 27] = [
         &[
             ("Show the operations of the last hour by workload", "inplace top -A --since 1h"),
             ("Show them by node", "inplace top nodes -A"),
+        ],
+    ),
+    (
+        "dashboard",
+        &[
+            ("Show the namespace in a browser, at the URL that is printed", "inplace dashboard"),
+            ("Show all namespaces, on this port", "inplace dashboard -A --port 8001"),
         ],
     ),
     (

@@ -9,6 +9,7 @@
 //! | `hook` | `hook`: tries and explains hooks |
 //! | `migrate` | `migrate check`: what a takeover from a bk-bcs operator would change |
 //! | `top` | `top`: operations, downtime and failures by workload or node |
+//! | `dashboard` | `dashboard`: the same as a page in a browser |
 //! | `completion` | `completion`: the names that a shell completes |
 //! | `man` | `man`: the manual pages, for packages |
 //! | `node` | `node`: on a node, without an API server |
@@ -17,6 +18,7 @@ mod cluster;
 pub mod completion;
 mod connection;
 pub mod crds;
+pub mod dashboard;
 mod dry_run;
 pub mod examples;
 pub mod exit;

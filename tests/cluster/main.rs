@@ -20,6 +20,7 @@ mod clone;
 mod cluster;
 mod crash;
 mod daemonset;
+mod dashboard;
 mod drain;
 mod engines;
 mod guard;

@@ -1,5 +1,6 @@
 //! Tests that need only this machine: no runtime, no cluster, no network. They must not download or start
-//! anything (tools of this machine render and pack the manifests, and run the example of the documentation).
+//! anything (tools of this machine render and pack the manifests, run the example of the documentation, and open the page of
+//! the dashboard).
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "all of it is tests: a panic is their verdict")]
 
 mod admission;
@@ -13,6 +14,7 @@ mod cli;
 mod cluster;
 mod crds;
 mod cri_proto;
+mod dashboard;
 mod dist;
 mod docs;
 mod engine;

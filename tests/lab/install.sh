@@ -37,6 +37,7 @@ prometheus                  prometheus
 prometheus                  promtool
 python3-pip                 pip:python3
 lua5.1                      lua5.1
+chromium                    chromium
 "
 if [ "${1:-}" = build-kube ]; then
   needs="

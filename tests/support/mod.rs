@@ -1,8 +1,9 @@
-//! What several kinds of tests use: waiting, an HTTP server, a private node and the state of what runs on it, figures
+//! What several kinds of tests use: waiting, a browser, an HTTP server, a private node and the state of what runs on it, figures
 //! of a process, releases, clients of an example. Must not know what is tested.
 
 #![allow(dead_code, reason = "each kind of tests uses a part of it")]
 
+pub(crate) mod browser;
 pub(crate) mod facts;
 pub(crate) mod hook_server;
 pub(crate) mod http_server;
@@ -12,5 +13,6 @@ pub(crate) mod process;
 pub(crate) mod prometheus;
 pub(crate) mod release;
 pub(crate) mod release_files;
+pub(crate) mod screen;
 pub(crate) mod session_clients;
 pub(crate) mod wait;

@@ -11,4 +11,4 @@ pub(super) mod names;
 mod server;
 pub(super) mod status;
 mod table;
-mod verdict;
+pub(super) mod verdict;

@@ -7,14 +7,14 @@ use crate::cli::exit::Exit;
 
 /// The state of a rollout, and the message for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(in crate::cli) struct Verdict {
     /// The exit code for a command that waits for the rollout; `None` while it progresses on its own.
-    pub(super) end: Option<Exit>,
-    pub(super) message: String,
+    pub(in crate::cli) end: Option<Exit>,
+    pub(in crate::cli) message: String,
 }
 
 /// Evaluates the status of `rollout`.
-pub(super) fn verdict(rollout: &InPlaceRollout) -> Verdict {
+pub(in crate::cli) fn verdict(rollout: &InPlaceRollout) -> Verdict {
     let blank = InPlaceRolloutStatus::default();
     let status = rollout.status.as_ref().unwrap_or(&blank);
     let name = rollout.metadata.name.as_deref().unwrap_or_default();
@@ -61,13 +61,13 @@ fn amount(amount: &IntOrString) -> String {
 }
 
 /// True when the controller has not observed the latest spec.
-pub(super) fn is_unseen(rollout: &InPlaceRollout) -> bool {
+pub(in crate::cli) fn is_unseen(rollout: &InPlaceRollout) -> bool {
     let seen = rollout.status.as_ref().map_or(0, |status| status.observed_generation);
     seen < rollout.metadata.generation.unwrap_or(1)
 }
 
 /// `12/40 done, 2 busy, 0 failed, median down 61 ms, most 95 ms`.
-pub(super) fn counts(status: &InPlaceRolloutStatus) -> String {
+pub(in crate::cli) fn counts(status: &InPlaceRolloutStatus) -> String {
     let InPlaceRolloutStatus { wanted, done, busy, failed, downtime_ms: down, .. } = status;
     let mut text = format!("{done}/{wanted} done, {busy} busy, {failed} failed");
     if let Some(abort) = &status.abort {

@@ -38,7 +38,7 @@ impl Notes {
     }
 
     /// True when the written request has no status yet.
-    pub(super) fn unanswered(&self) -> bool {
+    pub(in crate::cli) fn unanswered(&self) -> bool {
         let answered = self.status.as_ref().map(|status| status.id.as_str());
         self.request.is_some() && (self.requested.is_none() || self.requested.as_deref() != answered)
     }

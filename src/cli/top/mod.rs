@@ -1,6 +1,6 @@
 //! `inplace top`: operations, downtime and failures by workload or node, from the statuses of pods. Reads only.
 
-mod tally;
+pub(super) mod tally;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;

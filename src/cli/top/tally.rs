@@ -80,7 +80,7 @@ pub(super) fn sums(pods: &[Pod], by: By, since: SignedDuration, now: Timestamp) 
 }
 
 /// The workload of the pod: its controller, and for a Deployment's `ReplicaSet` the Deployment.
-fn workload(pod: &Pod) -> String {
+pub(in crate::cli) fn workload(pod: &Pod) -> String {
     let meta = &pod.metadata;
     let mut owners = meta.owner_references.iter().flatten();
     let Some(owner) = owners.find(|owner| owner.controller == Some(true)) else {

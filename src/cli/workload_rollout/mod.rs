@@ -14,13 +14,13 @@ use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::output::message;
 
 mod history;
-mod past;
+pub(super) mod past;
 mod pause;
 mod server;
 mod status;
 mod undo;
-mod verdict;
-mod workload;
+pub(super) mod verdict;
+pub(super) mod workload;
 /// Follow, undo or pause the updates of workloads
 #[derive(Debug, Args)]
 pub struct RolloutCommand {

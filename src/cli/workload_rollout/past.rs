@@ -6,7 +6,7 @@ use crate::api::pod_template::PodTemplate;
 use crate::workload::revision::{self, Revision};
 
 /// Annotation in which people and tools record the reason of a change; kubectl shows it, too.
-const CAUSE: &str = "kubernetes.io/change-cause";
+pub(in crate::cli) const CAUSE: &str = "kubernetes.io/change-cause";
 
 /// A revision and the recorded reason of its change.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,7 +71,7 @@ pub(super) fn numbered(past: &[Past], number: i64) -> Result<&Past, String> {
 }
 
 /// `app=repo/app:v2,side=repo/side:v1`.
-pub(super) fn images(template: &PodTemplate) -> String {
+pub(in crate::cli) fn images(template: &PodTemplate) -> String {
     template.images().map(|(name, image)| format!("{name}={image}")).collect::<Vec<_>>().join(",")
 }
 

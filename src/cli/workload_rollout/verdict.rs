@@ -9,7 +9,7 @@ use crate::workload::report::{PROGRESSING, UPDATE_FAILED};
 
 /// The state of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) enum State {
+pub(in crate::cli) enum State {
     /// Everything that is to be updated is updated.
     Done,
     /// It progresses on its own.
@@ -20,10 +20,10 @@ pub(super) enum State {
 
 /// The state, its reason, and the message for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
-    pub(super) state: State,
-    pub(super) reason: String,
-    pub(super) message: String,
+pub(in crate::cli) struct Verdict {
+    pub(in crate::cli) state: State,
+    pub(in crate::cli) reason: String,
+    pub(in crate::cli) message: String,
 }
 
 impl Verdict {
@@ -33,7 +33,7 @@ impl Verdict {
 }
 
 /// Evaluates the status of `workload`.
-pub(super) fn verdict(workload: &Workload) -> Verdict {
+pub(in crate::cli) fn verdict(workload: &Workload) -> Verdict {
     let (spec, status) = (&workload.spec, &workload.status);
     if spec.deleting {
         return Verdict::new(State::Stopped, "Deleted", "it is being deleted");

@@ -14,32 +14,32 @@ use crate::workload::spec::WorkloadSpec;
 
 /// The kind of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::cli) enum Kind {
     Deployment,
     StatefulSet,
 }
 
 /// Kind and name. `Display` is kubectl's form: `gamedeployment.tkex.tencent.com/web`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name {
-    pub(super) kind: Kind,
-    pub(super) name: String,
+pub(in crate::cli) struct Name {
+    pub(in crate::cli) kind: Kind,
+    pub(in crate::cli) name: String,
 }
 
 /// A workload as read from the API server.
-pub(super) struct Workload {
-    pub(super) name: Name,
-    pub(super) spec: WorkloadSpec,
+pub(in crate::cli) struct Workload {
+    pub(in crate::cli) name: Name,
+    pub(in crate::cli) spec: WorkloadSpec,
     /// The status. That of a `GameStatefulSet` is converted to these fields, with ready in place of available.
-    pub(super) status: GameDeploymentStatus,
+    pub(in crate::cli) status: GameDeploymentStatus,
     /// The resource version: it differs after any change.
-    pub(super) version: String,
+    pub(in crate::cli) version: String,
     /// True when it has at least one annotation.
-    pub(super) has_annotations: bool,
+    pub(in crate::cli) has_annotations: bool,
 }
 
 impl Kind {
-    pub(super) fn resource(self) -> ApiResource {
+    pub(in crate::cli) fn resource(self) -> ApiResource {
         match self {
             Self::Deployment => ApiResource::erase::<GameDeployment>(&()),
             Self::StatefulSet => ApiResource::erase::<GameStatefulSet>(&()),
@@ -58,7 +58,7 @@ impl Kind {
 
 impl Name {
     /// Parses `KIND/NAME` or `KIND NAME`.
-    pub(super) fn read(words: &[String]) -> Result<Self, String> {
+    pub(in crate::cli) fn read(words: &[String]) -> Result<Self, String> {
         const WANTED: &str =
             "write gamedeployment/NAME, gamestatefulset/NAME or ipr/NAME, and the namespace after -n";
         let (kind, name) = match words {
@@ -97,7 +97,7 @@ impl fmt::Display for Name {
 }
 
 impl Workload {
-    pub(super) fn of(name: &Name, object: DynamicObject) -> Result<Self, Failed> {
+    pub(in crate::cli) fn of(name: &Name, object: DynamicObject) -> Result<Self, Failed> {
         let version = object.metadata.resource_version.clone().unwrap_or_default();
         let has_annotations = object.metadata.annotations.is_some();
         let (spec, status) = match name.kind {
@@ -145,7 +145,7 @@ fn same(status: GameStatefulSetStatus) -> GameDeploymentStatus {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::cli) mod tests {
     use serde_json::{Value, json};
 
     use super::*;

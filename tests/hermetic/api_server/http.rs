@@ -159,8 +159,7 @@ fn act(shared: &Arc<Shared>, received: &Received) -> Result<Response, Refusal> {
     if received.call == "LIST resources" {
         return Ok(axum_json(200, &shared.read(|store| resize::resources(store.resizes))));
     }
-    if received.call.starts_with("LIST ") && received.plural != "events" || received.call.starts_with("NEXT ")
-    {
+    if received.call.starts_with("LIST ") || received.call.starts_with("NEXT ") {
         return Ok(list(shared, received));
     }
     let found = |kind: &str, object: Option<Value>| {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Supports the field selectors `spec.nodeName` and `metadata.name`, and label selectors for equality, existence
+/// Supports the field selectors `spec.nodeName`, `metadata.name` and `source` (of events), and label selectors for equality, existence
 /// and absence.
 pub(super) fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
     let terms = |key: &str| {
@@ -16,6 +16,7 @@ pub(super) fn selects(query: &BTreeMap<String, String>, pod: &Value) -> bool {
     let fields = terms("fieldSelector").into_iter().all(|(field, wanted)| match field.as_str() {
         "spec.nodeName" => pod["spec"]["nodeName"] == wanted,
         "metadata.name" => pod["metadata"]["name"] == wanted,
+        "source" => pod["source"]["component"] == wanted,
         other => panic!("the fake knows no field selector {other}"),
     });
     let labels = query.get("labelSelector").cloned().unwrap_or_default();

@@ -16,6 +16,7 @@ use inplace::api::request::Request;
 use inplace::api::status::Status;
 use inplace::{agent, cli, config_restart, controller, hook, process, rollout, workload};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::rbac;
 use regex::Regex;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -50,6 +51,8 @@ enum Role {
     _Migrate(cli::migrate::MigrateCommand),
     #[command(name = "top")]
     _Top(cli::top::TopCommand),
+    #[command(name = "dashboard")]
+    _Dashboard(cli::dashboard::DashboardCommand),
     #[command(name = "version")]
     _Version(cli::version::VersionCommand),
     #[command(name = "agent")]
@@ -71,7 +74,7 @@ const DRAWINGS: [(&str, &str); 3] = [
     ("docs/observability.md", "GET /healthz"),
 ];
 /// Programs of other projects in the blocks, of which nothing more than the files that they name is checked.
-const OTHERS: [&str; 7] = ["install", "ln", "rm", "sed", "grep", "crictl", "cargo"];
+const OTHERS: [&str; 8] = ["install", "ln", "rm", "sed", "grep", "crictl", "cargo", "ssh"];
 
 /// Every page that is not generated, with its text.
 fn written() -> Vec<(String, String)> {
@@ -196,6 +199,7 @@ fn manifest(text: &str) -> Result<(), String> {
             let template = valid::<HookTemplate>(&object)?;
             hook::check::template(&template.spec).err().map(|error| error.to_string()).into_iter().collect()
         }
+        Some("Role") => strict::<rbac::v1::Role>(&object).err().into_iter().collect(),
         Some("ConfigMap") => strict::<ConfigMap>(&object).err().into_iter().collect(),
         None | Some("Pod") => strict::<Pod>(&object).err().into_iter().collect(),
         Some("Application" | "Kustomization") => of_others(&object),
