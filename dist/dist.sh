@@ -7,10 +7,14 @@
 # SOURCE_DATE_EPOCH      the time of all files (default: that of the commit)
 # The same commit gives the same bytes, on machines with the same Rust, C compiler, Python and certificates.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
 die() { echo "dist.sh: $*" >&2; exit 1; }
 [ $# = 1 ] || die "usage: dist.sh FOLDER"
-out=$1
+out=$(realpath -m -- "$1")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# The folder is made anew: only one that an earlier run has made is removed.
+if [ -e "$out" ] && [ ! -f "$out/SHA256SUMS" ] && [ -n "$(ls -A "$out")" ]; then
+  die "$out has other files: name a new folder"
+fi
 
 problem=$(bash dist/needs.sh cargo python3) || die "$problem"
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
@@ -31,7 +35,7 @@ for arch in ${ARCHS:-amd64 arm64}; do
 done
 [ -n "$native" ] || die "no binary for this machine, which writes the manual pages: $(printf '%s; ' "${left_out[@]}")"
 
-rm -rf "$out"
+rm -rf -- "$out"
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

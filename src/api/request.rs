@@ -13,7 +13,7 @@ use crate::api::serde_default::is_default;
 /// Maximum length of the annotation in bytes. Kubernetes allows 256 KiB for all annotations of an object.
 const MAX_TEXT: usize = 16 * 1024;
 /// Maximum number of containers in one request.
-const MAX_CONTAINERS: usize = 64;
+pub(crate) const MAX_CONTAINERS: usize = 64;
 /// Maximum length of an id. It is also the source of a label value, see [`label_value`].
 const MAX_ID: usize = 128;
 

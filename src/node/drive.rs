@@ -194,7 +194,7 @@ pub(super) async fn drive(
 
 /// Writes to the journal when the grace period began and how far the pod is in a group restart, if that has changed: the
 /// node does not show it. How far the pod is in a group restart is reported after that, because the other pods rely on it: an
-/// agent that starts again must not take it back.
+/// agent that starts again takes it back only if the disk has failed.
 async fn record_waits(
     journal: &mut JournalWriter,
     entry: &mut Entry,

@@ -7,12 +7,15 @@ use crate::api::annotation;
 use crate::api::container_recreate_request::{
     ContainerRecreateRequestStatus, ContainerRecreateState, RecreatePhase,
 };
+use crate::api::request::MAX_CONTAINERS;
 use crate::api::status::Phase;
 use crate::podtask::state::{End, TaskState};
 use crate::podtask::time::{later, whole_seconds};
 use crate::podtask::write::{Event, PodPatch};
 use crate::recreate_request::{Pod, PodRecord, RecreateRequest, request_id, terms};
 
+/// The longest message of a status, in characters.
+const MAX_MESSAGE: usize = 1024;
 /// The interval at which a pod is looked at that has another operation: it is not watched.
 const WAIT: SignedDuration = SignedDuration::from_secs(2);
 
@@ -93,12 +96,18 @@ fn completed(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Dec
 
 /// Nothing was requested of the pod yet.
 fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decision {
+    if let Some(problem) = terms::malformed(object) {
+        return refused(object, &problem, now);
+    }
     let Some(pod) = pod else {
         return refused(object, &format!("spec.podName: pod {} does not exist", object.spec.pod_name), now);
     };
     let name = &pod.base.name;
     if !pod.base.is_active() {
         return refused(object, &format!("spec.podName: pod {name} has ended or is being deleted"), now);
+    }
+    if pod.base.created > object.created {
+        return refused(object, &format!("spec.podName: pod {name} was created after this object"), now);
     }
     if pod.base.node.is_none() {
         return refused(object, &format!("spec.podName: pod {name} is not scheduled to a node"), now);
@@ -115,9 +124,14 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
         Ok(request) => request,
         Err(problems) => return refused(object, &problems.join("; "), now),
     };
-    if pod.base.is_taken(Some(&request.id)) {
-        let other = pod.base.request.as_deref().unwrap_or("of a group restart");
-        let message = format!("waiting for another operation on the pod: request {other}");
+    // The end of another object's request is recorded first.
+    let other = pod.record.as_ref().filter(|record| record.uid != object.uid && record.is_live(now));
+    if pod.base.is_taken(Some(&request.id)) || other.is_some() {
+        let request = pod.base.request.as_deref().unwrap_or("of a group restart");
+        let message = match other {
+            Some(other) => format!("waiting for ContainerRecreateRequest {} on the pod", other.name),
+            None => format!("waiting for another operation on the pod: request {request}"),
+        };
         let again = Some(later(now, WAIT).min(limit.until));
         return Decision { again, ..reported(object, states(object, None), RecreatePhase::Pending, message) };
     }
@@ -163,7 +177,7 @@ fn ended(
         if succeeded.is_some() {
             (state.phase, state.is_killed) = (Some(RecreatePhase::Succeeded), true);
         } else if state.phase != Some(RecreatePhase::Succeeded) {
-            (state.phase, state.message) = (Some(RecreatePhase::Failed), message.clone());
+            (state.phase, state.message) = (Some(RecreatePhase::Failed), cut(&message));
         }
     }
     close(object, states, message, now)
@@ -180,10 +194,16 @@ fn failed(object: &RecreateRequest, message: String, now: Timestamp) -> Decision
     if states.is_empty() {
         states = self::states(object, None);
     }
+    states.truncate(MAX_CONTAINERS);
     for state in states.iter_mut().filter(|state| state.phase != Some(RecreatePhase::Succeeded)) {
-        (state.phase, state.message) = (Some(RecreatePhase::Failed), message.clone());
+        (state.phase, state.message) = (Some(RecreatePhase::Failed), cut(&message));
     }
     close(object, states, message, now)
+}
+
+/// The beginning of a text that others have written.
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_MESSAGE).collect()
 }
 
 /// The status `Completed`. The object is decided about once more: the pod's record has to go.
@@ -210,7 +230,7 @@ fn reported(
     let new = ContainerRecreateRequestStatus {
         phase: Some(phase),
         completion_time: None,
-        message,
+        message: cut(&message),
         container_recreate_states: states,
     };
     Decision { status: Some(new).filter(|new| *new != object.before), ..Decision::default() }
@@ -229,7 +249,9 @@ fn states(object: &RecreateRequest, pod: Option<&Pod>) -> Vec<ContainerRecreateS
         let is_killed = report.is_some_and(|report| report.stopped_at.is_some());
         ContainerRecreateState { name: name.clone(), phase: Some(phase), message: String::new(), is_killed }
     };
-    object.spec.containers.iter().map(|container| state(&container.name)).collect()
+    // Without valid names there are no states.
+    let names = object.spec.containers.iter().filter(|_| terms::malformed(object).is_none());
+    names.map(|container| state(&container.name)).collect()
 }
 
 fn own_answer<'a>(object: &RecreateRequest, pod: &'a Pod) -> Option<&'a crate::api::status::Status> {

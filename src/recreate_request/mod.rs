@@ -16,7 +16,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
 use serde::{Deserialize, Serialize};
 
@@ -26,9 +26,12 @@ use crate::api::container_recreate_request::{
 };
 use crate::podtask::pod;
 use crate::podtask::state::{Sent, Stage, TaskState};
+use crate::podtask::time::later;
 
 pub use decide::{Decision, decide, withdraw};
 
+/// How much longer than its request a record keeps other objects from the pod: its controller may be away.
+const RECORD_SPARE: SignedDuration = SignedDuration::from_mins(2);
 /// What a kubelet uses if a pod does not say how long its containers may take to stop.
 const TERMINATION_GRACE_SECONDS: i64 = 30;
 
@@ -58,6 +61,11 @@ pub struct RecreateRequest {
 }
 
 impl RecreateRequest {
+    /// True if the object with this uid is this one, and it works on the pod of this name.
+    pub fn works_on(&self, uid: &str, pod: &str) -> bool {
+        self.uid == uid && self.spec.pod_name == pod && self.kruise_label.is_none()
+    }
+
     /// Reads an object.
     pub fn read(object: ContainerRecreateRequest) -> Self {
         let ContainerRecreateRequest { metadata, spec, status } = object;
@@ -117,6 +125,11 @@ pub struct PodRecord {
 }
 
 impl PodRecord {
+    /// True while the end of the request may still be recorded.
+    fn is_live(&self, now: Timestamp) -> bool {
+        now < later(self.at, SignedDuration::from_secs(self.seconds.into()).saturating_add(RECORD_SPARE))
+    }
+
     /// The state of the request, given what the pod has at `now`.
     fn state(&self, pod: &pod::Pod, now: Timestamp) -> TaskState {
         let id = request_id(&self.uid);

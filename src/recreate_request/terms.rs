@@ -5,10 +5,13 @@ use jiff::Timestamp;
 
 use crate::api::container_recreate_request::{RecreateContainer, RecreateStrategy};
 use crate::api::request::{
-    ContainerRequest, DEADLINE_SECONDS, InvalidRequest, MAX_DEADLINE_SECONDS, Request,
+    ContainerRequest, DEADLINE_SECONDS, InvalidRequest, MAX_CONTAINERS, MAX_DEADLINE_SECONDS, Request,
+    is_dns_label, is_dns_subdomain,
 };
 use crate::recreate_request::{Pod, RecreateRequest, request_id};
 
+/// The most problems that are reported at once.
+const MAX_PROBLEMS: usize = 10;
 /// The fields of a container that OpenKruise's webhook fills and a user must not set.
 const READ_ONLY: [&str; 3] = ["preStop", "ports", "statusContext"];
 
@@ -32,7 +35,21 @@ pub(super) fn limit(object: &RecreateRequest, now: Timestamp) -> Limit {
     Limit { until, seconds: u32::try_from(seconds).unwrap_or(0) }
 }
 
-/// The request for `pod`. The error has every field that cannot be carried out.
+/// What is wrong with the names in an object, so that nothing of it is repeated in a status: its writer decides how long they
+/// are, and how many.
+pub(super) fn malformed(object: &RecreateRequest) -> Option<String> {
+    let spec = &object.spec;
+    if !is_dns_subdomain(&spec.pod_name) {
+        return Some("spec.podName: it is not a name of a pod".to_owned());
+    }
+    if spec.containers.is_empty() || spec.containers.len() > MAX_CONTAINERS {
+        return Some(format!("spec.containers: name 1 to {MAX_CONTAINERS} containers"));
+    }
+    let index = spec.containers.iter().position(|container| !is_dns_label(&container.name))?;
+    Some(format!("spec.containers[{index}].name: it is not a name of a container"))
+}
+
+/// The request for `pod`. The error has the fields that cannot be carried out.
 pub(super) fn request(object: &RecreateRequest, pod: &Pod, seconds: u32) -> Result<Request, Vec<String>> {
     let spec = &object.spec;
     let strategy = spec.strategy.clone().unwrap_or_default();
@@ -65,6 +82,7 @@ pub(super) fn request(object: &RecreateRequest, pod: &Pod, seconds: u32) -> Resu
     {
         problems.push(named(&error));
     }
+    problems.truncate(MAX_PROBLEMS);
     if problems.is_empty() { Ok(request) } else { Err(problems) }
 }
 

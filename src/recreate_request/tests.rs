@@ -217,3 +217,65 @@ fn an_object_that_openkruise_serves_is_left_alone() {
     assert_eq!((decision.patch, decision.status), (None, None));
     assert_eq!(decision.event.unwrap().reason, "RecreateNotServed");
 }
+
+/// The writer of an object decides how long its names are, and how many there are.
+#[test]
+fn an_object_of_any_size_ends_with_a_small_status() {
+    let many: Vec<_> = (0..400).map(|index| json!({"name": format!("c{index}")})).collect();
+    let long: Vec<_> =
+        (0..60).map(|index| json!({"name": format!("c{index}"), "x".repeat(50_000): 1})).collect();
+    for (spec, words) in [
+        (json!({"podName": "x".repeat(1_000_000), "containers": many}), "spec.podName: it is not a name"),
+        (json!({"containers": many}), "spec.containers: name 1 to 64 containers"),
+        (
+            json!({"containers": [{"name": "x".repeat(1_000_000)}]}),
+            "spec.containers[0].name: it is not a name",
+        ),
+        (json!({"containers": long}), "does not know the field"),
+    ] {
+        for pod in [None, Some(&pod(|_| ()))] {
+            let decision = decide(&object(&spec, &json!({})), pod, at(1));
+            let size = json!(decision.status).to_string().len();
+            assert!(size < 100_000, "{size} bytes");
+            let message = message(&decision);
+            assert!(
+                pod.is_none()
+                    || message.len() <= 4096
+                        && (message.contains(words) || spec["containers"] == json!(long)),
+                "{message}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_end_of_another_object_is_recorded_before_its_pod_is_asked_again() {
+    let first = decide(&object(&json!({}), &json!({})), Some(&pod(|_| ())), at(0)).patch.unwrap();
+    let done = patched(&first, |pod| answered(pod, "Succeeded", &json!({"stoppedAt": at(1)})));
+    let mut other = object(&json!({"containers": [{"name": "side"}]}), &json!({}));
+    other.uid = "u-2".to_owned();
+    let waits = decide(&other, Some(&done), at(2));
+    assert_eq!((waits.patch, waits.status.unwrap().phase), (None, Some(RecreatePhase::Pending)));
+    // Its controller may never come back.
+    assert!(decide(&other, Some(&done), at(599)).patch.is_none());
+    other.spec.active_deadline_seconds = Some(5000);
+    assert!(decide(&other, Some(&done), at(800)).patch.is_some());
+}
+
+#[test]
+fn a_pod_that_is_newer_than_the_object_is_not_the_one_that_was_asked_for() {
+    let newer = pod(|pod| pod["metadata"]["creationTimestamp"] = json!(at(1)));
+    let message = message(&decide(&object(&json!({}), &json!({})), Some(&newer), at(2)));
+    assert!(message.contains("was created after this object"), "{message}");
+    let same = pod(|pod| pod["metadata"]["creationTimestamp"] = json!(at(0)));
+    assert!(decide(&object(&json!({}), &json!({})), Some(&same), at(2)).patch.is_some());
+}
+
+#[test]
+fn an_object_works_on_its_own_pod_only() {
+    let mut object = object(&json!({}), &json!({}));
+    assert!(object.works_on("u-1", "web-0"));
+    assert!(!object.works_on("u-2", "web-0") && !object.works_on("u-1", "web-1"), "its podName may change");
+    object.kruise_label = Some("crr.apps.kruise.io/node-name".to_owned());
+    assert!(!object.works_on("u-1", "web-0"), "OpenKruise serves it now");
+}

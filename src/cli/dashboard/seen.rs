@@ -13,6 +13,8 @@ use crate::cluster::trim::Trimmed;
 
 /// How many operations are kept for each pod.
 const MOST: usize = 10;
+/// The longest status that is kept, in bytes: whoever may write to a pod decides what is in it.
+const MAX_BYTES: usize = 16 << 10;
 
 /// The operations that were seen, by the uid of their pod, the oldest first.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +49,9 @@ impl Seen {
 }
 
 fn record(operations: &mut Vec<SeenOperation>, status: &Status, now: Timestamp) {
+    if operations.last().is_some_and(|last| last.status == *status) || !is_small(status) {
+        return;
+    }
     let is_last = operations.last().is_some_and(|last| last.status.id == status.id);
     if !is_last {
         if operations.len() == MOST {
@@ -55,9 +60,6 @@ fn record(operations: &mut Vec<SeenOperation>, status: &Status, now: Timestamp) 
         operations.push(SeenOperation { status: status.clone(), steps: Vec::new(), ended: None });
     }
     let Some(last) = operations.last_mut() else { return };
-    if is_last && last.status == *status {
-        return;
-    }
     let had_begun = !is_last || !last.status.phase.is_terminal();
     if let Some(step) = status.step.filter(|_| !status.phase.is_terminal())
         && last.steps.last().is_none_or(|(before, _)| *before != step)
@@ -68,6 +70,10 @@ fn record(operations: &mut Vec<SeenOperation>, status: &Status, now: Timestamp) 
         last.ended = Some(now);
     }
     last.status = status.clone();
+}
+
+fn is_small(status: &Status) -> bool {
+    serde_json::to_string(status).is_ok_and(|text| text.len() <= MAX_BYTES)
 }
 
 #[cfg(test)]
@@ -111,6 +117,13 @@ mod tests {
         let mut seen = Seen::default();
         seen.observe(&[pod("a", "Succeeded", "Ready")], at(1));
         assert_eq!((seen.of("u")[0].steps.len(), seen.of("u")[0].ended), (0, None));
+    }
+
+    #[test]
+    fn a_status_of_any_size_is_not_kept() {
+        let mut seen = Seen::default();
+        seen.observe(&[pod(&"x".repeat(100_000), "Running", "Swap")], at(1));
+        assert!(seen.of("u").is_empty());
     }
 
     #[test]

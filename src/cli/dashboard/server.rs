@@ -64,8 +64,8 @@ const HEADERS: [(&str, &str); 7] = [
 struct Door {
     /// SHA-256 of the token: comparing digests takes no time that depends on the token.
     token: Digest,
-    /// The values of the header `Host`.
-    hosts: [String; 2],
+    /// The value of the header `Host`. Not `localhost`: its other address may be another user's.
+    host: String,
 }
 
 /// What the handlers read.
@@ -106,8 +106,7 @@ pub(super) async fn serve(
 
 impl Door {
     fn new(token: &str, port: u16) -> Self {
-        let hosts = ["127.0.0.1", "localhost"].map(|host| format!("{host}:{port}"));
-        Self { token: digest(&SHA256, token.as_bytes()), hosts }
+        Self { token: digest(&SHA256, token.as_bytes()), host: format!("127.0.0.1:{port}") }
     }
 
     /// Why a request is refused. A page of another origin that resolves its own name to this address (DNS rebinding) has
@@ -115,13 +114,17 @@ impl Door {
     fn refuses(&self, path: &str, headers: &HeaderMap) -> Option<&'static str> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let host = text("host").unwrap_or_default();
-        if !self.hosts.iter().any(|own| own == host) {
+        if host != self.host {
             return Some(
                 "this host name is not answered: use the URL that `inplace dashboard` has printed\n",
             );
         }
         if text("sec-fetch-site").is_some_and(|from| !matches!(from, "same-origin" | "none")) {
             return Some("requests of other pages are not answered\n");
+        }
+        // Such a script would answer for this page later, when another process has the port.
+        if headers.contains_key("service-worker") {
+            return Some("this page has no service worker\n");
         }
         let given = path.split('/').nth(1).unwrap_or_default();
         if digest(&SHA256, given.as_bytes()).as_ref() != self.token.as_ref() {
@@ -143,8 +146,9 @@ async fn guard(State(door): State<Arc<Door>>, request: Request, next: Next) -> R
     response
 }
 
+/// The page. What an earlier process on the same port has left in the browser goes, as a service worker.
 async fn page() -> Response {
-    static_file("")
+    ([("clear-site-data", "\"storage\"")], static_file("")).into_response()
 }
 
 async fn file(Path((_, name)): Path<(String, String)>) -> Response {

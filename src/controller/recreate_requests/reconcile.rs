@@ -22,8 +22,7 @@ impl Reconciler for Context {
             return Ok(Outcome::default());
         }
         let object = self.cache.get(key).filter(|object| !object.deleting);
-        let uid = object.as_ref().map(|object| object.uid.as_str());
-        let withdrawn = self.withdraw_others(key, uid).await;
+        let withdrawn = self.withdraw_others(key, object.as_deref()).await;
         let Some(object) = object else { return Ok(outcome(key, withdrawn)) };
         let pod = self.server.pod_of(&object).await?;
         let decision = decide(&object, pod.as_ref(), clock::now());
@@ -34,19 +33,18 @@ impl Reconciler for Context {
 }
 
 impl Context {
-    /// Withdraws what objects of this name other than `uid` left on pods.
-    async fn withdraw_others(&self, key: &Key, uid: Option<&str>) -> Result<(), Error> {
+    /// Withdraws what is left on pods: of objects of this name that are gone, and of this one on another pod than its own.
+    async fn withdraw_others(&self, key: &Key, object: Option<&RecreateRequest>) -> Result<(), Error> {
         for pod in self.cache.pods(key) {
-            let Some(record) = pod.record.as_ref().filter(|record| Some(record.uid.as_str()) != uid) else {
-                continue;
-            };
+            let is_own = |uid: &str| object.is_some_and(|object| object.works_on(uid, &pod.base.name));
+            let Some(record) = pod.record.as_ref().filter(|record| !is_own(&record.uid)) else { continue };
             let patch = withdraw(&pod, &record.uid);
             match self.server.patch_pod_of(&key.namespace, &self.cache, &pod, &patch).await {
                 Err(error) if error.class() == Class::Gone => {}
                 done => done?,
             }
             tracing::info!(
-                "pod {}/{}: withdrew what {key}, which is gone, has left",
+                "pod {}/{}: withdrew what {key}, which works on it no more, has left",
                 key.namespace,
                 pod.base.name
             );

@@ -1,7 +1,9 @@
 //! The writes of a task whose pod is being resized, given what `workload::resize` decides about the pod.
 
 use jiff::SignedDuration;
+use serde_json::{Map, Value};
 
+use crate::api::pod_template::PodTemplate;
 use crate::api::request::READY_TIMEOUT_SECONDS;
 use crate::podtask::state::{End, Stage};
 use crate::podtask::task::{PodTask, Purpose};
@@ -50,7 +52,7 @@ impl<'a> Planner<'_, 'a> {
             return self.acts.actions.push(Action::Resize { pod, spec, task: task.clone() });
         }
         match resize::answer(view.pod, task, input.now) {
-            Answer::Taken if is_early(input, view, target) => self.await_ready(view, task),
+            Answer::Taken if is_early(input, view, target) => self.await_ready(view, task, target),
             Answer::Taken => self.execute(view, task),
             Answer::Waits(until) => until.into_iter().for_each(|until| self.at(until)),
             Answer::Never(why) => self.end(view, task, &End::new(Stage::Failed, "", why)),
@@ -59,17 +61,49 @@ impl<'a> Planner<'_, 'a> {
 
     /// Waits for a container that is not Ready since the resize, and starts first. Such a container may serve, but one that the
     /// resize has broken is never Ready again: then the task fails, and the pod is repaired by a later one.
-    fn await_ready(&mut self, view: &PodView<'_>, task: &PodTask) {
+    fn await_ready(&mut self, view: &PodView<'_>, task: &PodTask, target: &PodTemplate) {
         let since = view.pod.unready_since.map_or(task.at, |since| since.max(task.at));
-        let end = later(since, SignedDuration::from_secs(READY_TIMEOUT_SECONDS.into()));
+        let seconds = i64::from(READY_TIMEOUT_SECONDS).saturating_add(startup_seconds(target));
+        let end = later(since, SignedDuration::from_secs(seconds));
         if end > self.input.now {
             return self.at(end);
         }
         let names: Vec<_> = view.pod.unready.iter().map(|(name, _)| name.as_str()).collect();
         let why = format!(
-            "cpu and memory are resized, and {} is not Ready for {READY_TIMEOUT_SECONDS} s after that: see the logs of the container",
+            "cpu and memory are resized, and {} is not Ready for {seconds} s after that: see the logs of the container",
             names.join(", ")
         );
         self.end(view, task, &End::new(Stage::Failed, "", why));
+    }
+}
+
+/// The seconds that the slowest container of a template may take to start, by its startup probe: a resize may restart it.
+fn startup_seconds(template: &PodTemplate) -> i64 {
+    let probes = template.lasting().filter_map(|(_, container)| container.get("startupProbe")?.as_object());
+    let seconds = |probe: &Map<String, Value>| {
+        let field = |name: &str, default| probe.get(name).and_then(Value::as_i64).unwrap_or(default).max(0);
+        let tries = field("failureThreshold", 3).saturating_mul(field("periodSeconds", 10));
+        field("initialDelaySeconds", 0).saturating_add(tries)
+    };
+    probes.map(seconds).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_startup_probe_gives_a_container_its_time() {
+        let seconds = |probe: Value| {
+            let app = json!({"name": "app", "startupProbe": probe});
+            startup_seconds(&PodTemplate(json!({"spec": {"containers": [{"name": "side"}, app]}})))
+        };
+        assert_eq!(
+            seconds(json!({"failureThreshold": 20, "periodSeconds": 30, "initialDelaySeconds": 5})),
+            605
+        );
+        assert_eq!((seconds(json!({})), seconds(Value::Null)), (30, 0));
     }
 }

@@ -51,7 +51,7 @@ async fn another_name_for_this_address_is_not_answered() {
     let port = dashboard.host().split(':').nth(1).unwrap();
     for (host, expected) in [
         (format!("127.0.0.1:{port}"), StatusCode::OK),
-        (format!("localhost:{port}"), StatusCode::OK),
+        (format!("localhost:{port}"), StatusCode::FORBIDDEN),
         (format!("attacker.example:{port}"), StatusCode::FORBIDDEN),
         (format!("localhost.attacker.example:{port}"), StatusCode::FORBIDDEN),
         ("127.0.0.1".to_owned(), StatusCode::FORBIDDEN),
@@ -60,6 +60,15 @@ async fn another_name_for_this_address_is_not_answered() {
         let status = asked(&format!("{}api/overview", dashboard.url), &[("host", &host)]).await;
         assert_eq!(status, expected, "{host}");
     }
+}
+
+/// A script that an earlier process on this port left in the browser would answer in place of this one.
+#[tokio::test]
+async fn no_service_worker_is_served() {
+    let (_server, dashboard) = shop().await;
+    let script = format!("{}app.js", dashboard.url);
+    assert_eq!(asked(&script, &[("service-worker", "script")]).await, StatusCode::FORBIDDEN);
+    assert_eq!(asked(&script, &[]).await, StatusCode::OK);
 }
 
 #[tokio::test]
