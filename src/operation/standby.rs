@@ -252,6 +252,10 @@ fn proven(
         State::Created if is_over(own.created_at, START, now) && operation.can_remove(&own.id) => {
             Ok(Some(Next::Do(remove(own, Leftover::Standby))))
         }
+        // Its start was lost with the process that requested it, or with the runtime. One that was refused is removed at once.
+        State::Exited if own.started_at.is_none() && operation.can_remove(&own.id) => {
+            Ok(Some(Next::Do(remove(own, Leftover::Standby))))
+        }
         State::Created | State::Unknown => Ok(Some(wait(target, now))),
         State::Exited => Err(ended(own) + &in_use(own, before)),
     }

@@ -183,6 +183,26 @@ fn a_standby_whose_start_got_no_answer_is_used() {
     assert!(is_clean(&bench));
 }
 
+/// The next agent, or the same one when the runtime is back, finds a standby that ended before it started.
+#[test]
+fn a_standby_whose_start_was_cut_off_is_created_again() {
+    let mut it = bench(SWAP, Kubelet::Prompt);
+    let mut starts = 0;
+    let outcome = it.play(|effect, snapshot| match effect {
+        Effect::Standby { container, source, .. } if starts < 2 => {
+            starts += 1;
+            let mut lost = snapshot.by_id(source).unwrap().clone();
+            (lost.id, lost.standby, lost.operation) = (format!("{container}-lost"), true, Some("r".into()));
+            (lost.state, lost.started_at, lost.exit_code) = (State::Exited, None, 128);
+            snapshot.containers.push(lost);
+            Answer::No(Class::Unavailable)
+        }
+        _ => Answer::Obey,
+    });
+    assert_eq!((outcome, starts), (Outcome::Succeeded, 2), "{:?}", it.log);
+    assert!(is_clean(&it), "{:?}", it.log);
+}
+
 #[test]
 fn a_request_that_is_withdrawn_leaves_no_standby() {
     let mut bench = bench(RESTART, Kubelet::Watching);
