@@ -175,25 +175,7 @@ impl Cluster {
         let Some(lab) = &self.lab else { return Ok(()) };
         let others = fs::read_dir(lab.dir.join("nodes")).into_iter().flatten().flatten();
         for node in iter::once(lab.dir.clone()).chain(others.map(|node| node.path())) {
-            let folder = node.join("kubelet-folder");
-            let names: BTreeSet<_> = fs::read_dir(&folder)
-                .into_iter()
-                .flatten()
-                .flatten()
-                .filter_map(|entry| entry.file_name().into_string().ok())
-                .collect();
-            let is_whole =
-                |file: &&str| fs::read_to_string(folder.join(file)).is_ok_and(|text| text == "bait\n");
-            let broken: Vec<_> =
-                ["file", "full/file", "link/file"].into_iter().filter(|file| !is_whole(file)).collect();
-            if names != BTreeSet::from(["empty", "file", "full", "link"].map(str::to_owned))
-                || !broken.is_empty()
-            {
-                let folder = folder.display();
-                return Err(format!(
-                    "a kubelet has deleted files of its working directory {folder}: {names:?} are left, {broken:?} are broken"
-                ));
-            }
+            broken_bait(&node.join("kubelet-folder")).map_or(Ok(()), Err)?;
         }
         Ok(())
     }
@@ -288,6 +270,26 @@ impl Drop for Cluster {
             self.assert_bait_whole();
         }
     }
+}
+
+/// What a kubelet has deleted of the files that `cluster.sh` put into its working directory.
+pub(crate) fn broken_bait(folder: &Path) -> Option<String> {
+    let names: BTreeSet<_> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    let is_whole = |file: &&str| fs::read_to_string(folder.join(file)).is_ok_and(|text| text == "bait\n");
+    let broken: Vec<_> =
+        ["file", "full/file", "link/file"].into_iter().filter(|file| !is_whole(file)).collect();
+    let is_complete = names == BTreeSet::from(["empty", "file", "full", "link"].map(str::to_owned));
+    (!is_complete || !broken.is_empty()).then(|| {
+        let folder = folder.display();
+        format!(
+            "a kubelet has deleted files of its working directory {folder}: {names:?} are left, {broken:?} are broken"
+        )
+    })
 }
 
 impl Node {

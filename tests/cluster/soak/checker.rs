@@ -6,12 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use inplace::api::status::Phase;
 
 use super::{
-    history::{Ended, FaultSpan, History, Instance, SECOND},
+    excuse::explanation,
+    history::{Ended, FaultSpan, GuardedDeletion, History, Instance, Last, SECOND, Settled},
     plan::{Fault, Operation as Op, Part},
 };
 
-/// How long after a fault its effects may still be felt.
-pub(super) const AFTERMATH: i64 = 30 * SECOND;
+/// How long a pod may take until its sandbox has its final form, if the runtime dies meanwhile.
+const CREATION: i64 = 30 * SECOND;
+/// How many more instances one fault of the runtime may cause.
+const AGAIN: usize = 2;
+/// The instances of an operation that has failed: the new one twice, if the kubelet starts it again, and the old one.
+const MOST_OF_FAILED: usize = 3;
 
 /// Pairs of containers of one name in one pod that ran at the same time, by the runtime's own times. Fences and standbys
 /// have names of their own.
@@ -73,75 +78,118 @@ fn may_replace_sandbox(faults: &[FaultSpan], node: usize, from: i64, to: i64) ->
                 span.fault,
                 Fault::Reboot | Fault::Kill(Part::Containerd) | Fault::Stop(Part::Containerd)
             )
-            && (span.fault == Fault::Reboot || to - from < AFTERMATH)
+            && (span.fault == Fault::Reboot || to - from < CREATION)
     })
 }
 
 /// What is wrong with an operation that has ended.
 pub(super) fn wrong_end(ended: &Ended, faults: &[FaultSpan]) -> Option<String> {
-    let is_disturbed =
-        faults.iter().any(|span| span.disturbs(ended.node, ended.asked - AFTERMATH, ended.ended));
     let describe = |what: &str| {
         let Ended { operation, pod, id, phase, reason, message, started, images, .. } = ended;
         Some(format!(
             "{operation:?} {id} on {pod}: {what}; {phase:?} {reason} {message:?}, {started} started, {images:?}"
         ))
     };
-    let is_expected = expected(ended.operation).contains(&ended.phase);
-    let may_fail = is_disturbed && matches!(ended.phase, Phase::Failed | Phase::RolledBack);
-    if !is_expected && !may_fail {
-        return describe(if is_disturbed { "an end that no fault explains" } else { "not the expected end" });
+    if !is_expected(ended) && explanation(ended, faults).is_none() {
+        return describe("not the expected end, and no fault explains it");
     }
     let [before, wanted, after] = &ended.images;
     if after != if ended.phase == Phase::Succeeded { wanted } else { before } {
         return describe("not the image that the end implies");
     }
-    let is_runtime_disturbed = runtime_disturbed(faults, ended.node, ended.asked - SECOND, ended.settled);
+    let lost = runtime_faults(faults, ended.node, ended.asked - SECOND, ended.settled);
     let is_untouched = matches!(ended.phase, Phase::Refused | Phase::Cancelled)
         || ended.message.contains("The running containers were not touched");
-    match (ended.phase, ended.started) {
-        (Phase::Succeeded, 1) => None,
-        (Phase::Succeeded, 2) if ended.operation == Op::Replaced => None,
-        (Phase::Succeeded, _) if is_runtime_disturbed => None,
-        (Phase::Succeeded, 0) => describe("a success without a new instance"),
-        (Phase::Succeeded, _) => describe("more than one new instance"),
-        (_, 0) => None,
-        (_, _) if is_untouched && !is_runtime_disturbed => {
-            describe("a new instance, although nothing was touched")
-        }
+    let most = AGAIN * lost
+        + match ended.phase {
+            _ if is_untouched => 0,
+            Phase::Succeeded if ended.operation != Op::Replaced => 1,
+            Phase::Succeeded => 2,
+            _ => MOST_OF_FAILED,
+        };
+    match ended.started {
+        0 if ended.phase == Phase::Succeeded && lost == 0 => describe("a success without a new instance"),
+        started if started > most && is_untouched => describe("a new instance, although nothing was touched"),
+        started if started > most => describe("more new instances than the end implies"),
         _ => None,
     }
 }
 
-/// True if the runtime of the node was disturbed between the two: one that dies during a start loses the instance, and
+/// What is wrong with the number of instances that a rollout that has succeeded started in a pod.
+pub(super) fn wrong_number(started: usize, node: usize, from: i64, to: i64, faults: &[FaultSpan]) -> bool {
+    let lost = runtime_faults(faults, node, from - SECOND, to);
+    started > 1 + AGAIN * lost || (started == 0 && lost == 0)
+}
+
+/// True if the operation has ended as it does without a fault.
+pub(super) fn is_expected(ended: &Ended) -> bool {
+    expected(ended.operation) == (ended.phase, ended.reason.as_str())
+}
+
+/// How the report counts the end: phase, reason, and the fault that explains it.
+pub(super) fn end_of(ended: &Ended, faults: &[FaultSpan]) -> String {
+    let Ended { phase, reason, .. } = ended;
+    match explanation(ended, faults) {
+        _ if *phase == Phase::Succeeded => format!("{phase:?}"),
+        Some(span) if !is_expected(ended) => format!("{phase:?}/{reason} by {:?}", span.fault),
+        _ => format!("{phase:?}/{reason}"),
+    }
+}
+
+/// How many faults of the node's runtime there were between the two: one that dies during a start loses the instance, and
 /// the kubelet makes another one.
-fn runtime_disturbed(faults: &[FaultSpan], node: usize, from: i64, to: i64) -> bool {
-    faults.iter().any(|span| {
-        let is_runtime = matches!(
+fn runtime_faults(faults: &[FaultSpan], node: usize, from: i64, to: i64) -> usize {
+    let is_runtime = |span: &&FaultSpan| {
+        matches!(
             span.fault,
             Fault::Reboot
                 | Fault::Kill(Part::Containerd)
                 | Fault::Stop(Part::Containerd)
                 | Fault::Freeze(Part::Containerd)
-        );
-        is_runtime && span.node == node && span.overlaps(from, to)
-    })
+        )
+    };
+    faults.iter().filter(is_runtime).filter(|span| span.node == node && span.overlaps(from, to)).count()
 }
 
-/// True if a container may be restarted without a request since that time, at which an operation had ended: its node was
-/// rebooted, its runtime was disturbed, or the kubelet has not seen yet that an image was rolled back.
-pub(super) fn may_restart(phase: Phase, node: usize, since: i64, faults: &[FaultSpan]) -> bool {
-    phase == Phase::RolledBack || runtime_disturbed(faults, node, since, i64::MAX)
-}
-
-/// The ends that an operation may have without a fault.
-fn expected(operation: Op) -> &'static [Phase] {
-    match operation {
-        Op::SwapToCrash => &[Phase::RolledBack],
-        Op::SwapToMissing | Op::HookFails | Op::StartFirstCrash => &[Phase::Failed],
-        Op::Unknown => &[Phase::Refused],
-        _ => &[Phase::Succeeded],
+/// What is wrong with a pod at the begin of an operation, compared with the end of the one before: it is another pod, or was
+/// restarted without a request.
+pub(super) fn changed_since(
+    pod: &str,
+    node: usize,
+    last: &Last,
+    now: &Settled,
+    faults: &[FaultSpan],
+) -> Option<String> {
+    let old = &last.settled;
+    if old.uid != now.uid {
+        return Some(format!("{pod} is another pod: {} instead of {}", now.uid, old.uid));
     }
+    let may_restart = last.phase == Phase::RolledBack || runtime_faults(faults, node, last.at, i64::MAX) > 0;
+    (old.id != now.id && !may_restart)
+        .then(|| format!("{pod} was restarted without a request: {} instead of {}", now.id, old.id))
+}
+
+/// The end that an operation has without a fault.
+fn expected(operation: Op) -> (Phase, &'static str) {
+    match operation {
+        Op::SwapToCrash => (Phase::RolledBack, "Exited"),
+        Op::SwapToMissing => (Phase::Failed, "PullFailed"),
+        Op::HookFails => (Phase::Failed, "PreHookFailed"),
+        Op::StartFirstCrash => (Phase::Failed, "NotStartedBeside"),
+        Op::Unknown => (Phase::Refused, "UnknownContainer"),
+        _ => (Phase::Succeeded, ""),
+    }
+}
+
+/// What is wrong with a deletion under the guard: the hook had not approved when the pod was gone or marked.
+pub(super) fn unapproved(deletion: &GuardedDeletion) -> Option<String> {
+    let approved = deletion.answers.iter().any(|(at, approves)| *approves && *at <= deletion.deleted);
+    (!approved).then(|| {
+        format!(
+            "{} was deleted at {}, although its hook did not approve: {:?}",
+            deletion.pod, deletion.deleted, deletion.answers
+        )
+    })
 }
 
 /// Requests that have ended, by the pod's uid and their id: each ends once.
@@ -167,11 +215,11 @@ impl Ends {
     }
 }
 
-/// True if a request of a client of a pod on that node may fail: the fault killed the app itself.
-pub(super) fn may_be_refused(faults: &[FaultSpan], node: usize, at: i64) -> bool {
+/// True if a request of a client of a pod on that node may fail between the two times: the fault killed the app itself.
+pub(super) fn may_be_refused(faults: &[FaultSpan], node: usize, from: i64, to: i64) -> bool {
     faults
         .iter()
-        .any(|span| span.fault == Fault::Reboot && span.node == node && span.overlaps(at - SECOND, at))
+        .any(|span| span.fault == Fault::Reboot && span.node == node && span.overlaps(from - SECOND, to))
 }
 
 /// What must not be left when nothing is in progress.

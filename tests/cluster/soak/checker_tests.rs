@@ -1,7 +1,9 @@
 //! The checker finds each kind of violation in a history that has it, and none in the same history without it.
 
+use std::{fs, os::unix::fs::symlink, path::Path};
+
 use super::*;
-use crate::soak::history::Sandbox;
+use crate::{cluster::broken_bait, soak::history::Sandbox};
 
 fn instance(id: &str, attempt: u32, started_at: i64, finished_at: i64) -> Instance {
     Instance {
@@ -74,7 +76,7 @@ fn another_sandbox_is_found_unless_the_node_was_rebooted() {
     assert_eq!(replaced_sandboxes(&one, &[]).len(), 0);
 }
 
-fn ended(operation: Op, phase: Phase, started: usize) -> Ended {
+fn ended(operation: Op, phase: Phase, reason: &str, started: usize) -> Ended {
     let [old, new] = ["app:v1", "app:v2"].map(str::to_owned);
     Ended {
         operation,
@@ -82,8 +84,9 @@ fn ended(operation: Op, phase: Phase, started: usize) -> Ended {
         node: 0,
         id: "1".to_owned(),
         phase,
-        reason: String::new(),
+        reason: reason.to_owned(),
         message: String::new(),
+        deadline: 120 * SECOND,
         asked: 1_000 * SECOND,
         ended: 1_010 * SECOND,
         settled: 1_011 * SECOND,
@@ -94,48 +97,140 @@ fn ended(operation: Op, phase: Phase, started: usize) -> Ended {
 
 #[test]
 fn a_wrong_end_is_found() {
-    let fault = [span(Fault::Kill(Part::Agent), 1_001, 1_005)];
+    let agent = [span(Fault::Kill(Part::Agent), 1_001, 1_005)];
     let runtime = [span(Fault::Kill(Part::Containerd), 1_001, 1_005)];
+    let disk = [span(Fault::FullDisk, 1_001, 1_005)];
+    let none = &[][..];
     for (end, faults, is_wrong) in [
-        (ended(Op::Restart, Phase::Succeeded, 1), &[][..], false),
-        (ended(Op::Restart, Phase::Succeeded, 2), &[], true),
-        (ended(Op::Restart, Phase::Succeeded, 0), &[], true),
-        (ended(Op::Restart, Phase::Succeeded, 2), &fault, true),
-        (ended(Op::Restart, Phase::Succeeded, 2), &runtime, false),
-        (ended(Op::Restart, Phase::Failed, 0), &[], true),
-        (ended(Op::Restart, Phase::Failed, 0), &fault, false),
-        (ended(Op::Restart, Phase::Refused, 0), &fault, true),
-        (ended(Op::SwapToCrash, Phase::RolledBack, 3), &[], false),
-        (ended(Op::SwapToCrash, Phase::Succeeded, 1), &fault, true),
-        (ended(Op::Unknown, Phase::Refused, 0), &[], false),
-        (ended(Op::Unknown, Phase::Refused, 1), &fault, true),
-        (ended(Op::HookFails, Phase::Succeeded, 1), &[], true),
-        (ended(Op::Replaced, Phase::Succeeded, 2), &[], false),
-        (ended(Op::Replaced, Phase::Succeeded, 3), &[], true),
+        (ended(Op::Restart, Phase::Succeeded, "", 1), none, false),
+        (ended(Op::Restart, Phase::Succeeded, "", 2), none, true),
+        (ended(Op::Restart, Phase::Succeeded, "", 0), none, true),
+        (ended(Op::Restart, Phase::Succeeded, "", 2), &agent, true),
+        (ended(Op::Restart, Phase::Succeeded, "", 0), &agent, true),
+        (ended(Op::Restart, Phase::Succeeded, "", 3), &runtime, false),
+        (ended(Op::Restart, Phase::Succeeded, "", 4), &runtime, true),
+        (ended(Op::Restart, Phase::Failed, "JournalFailed", 0), none, true),
+        (ended(Op::Restart, Phase::Failed, "JournalFailed", 0), &agent, true),
+        (ended(Op::Restart, Phase::Failed, "JournalFailed", 0), &runtime, true),
+        (ended(Op::Restart, Phase::Failed, "JournalFailed", 0), &disk, false),
+        (ended(Op::Restart, Phase::Failed, "StartFailed", 0), &disk, true),
+        (ended(Op::Restart, Phase::Failed, "StartFailed", 5), &runtime, false),
+        (ended(Op::Restart, Phase::Failed, "StartFailed", 6), &runtime, true),
+        (ended(Op::Restart, Phase::Refused, "StartFailed", 0), &runtime, true),
+        (ended(Op::SwapToCrash, Phase::RolledBack, "Exited", 3), none, false),
+        (ended(Op::SwapToCrash, Phase::RolledBack, "Exited", 4), none, true),
+        (ended(Op::SwapToCrash, Phase::RolledBack, "NotReady", 3), none, true),
+        (ended(Op::SwapToCrash, Phase::Succeeded, "", 1), &runtime, true),
+        (ended(Op::Unknown, Phase::Refused, "UnknownContainer", 0), none, false),
+        (ended(Op::Unknown, Phase::Refused, "UnknownContainer", 1), &agent, true),
+        (ended(Op::HookFails, Phase::Failed, "PreHookFailed", 0), none, false),
+        (ended(Op::HookFails, Phase::Succeeded, "", 1), none, true),
+        (ended(Op::Replaced, Phase::Succeeded, "", 2), none, false),
+        (ended(Op::Replaced, Phase::Succeeded, "", 3), none, true),
     ] {
         assert_eq!(wrong_end(&end, faults).is_some(), is_wrong, "{end:?} {faults:?}");
     }
     // A fault of another node explains nothing, one of the control plane does.
-    for (fault, is_wrong) in [(Fault::Kill(Part::Agent), true), (Fault::Kill(Part::Etcd), false)] {
+    for (fault, is_wrong) in [(Fault::Kill(Part::Containerd), true), (Fault::Kill(Part::Etcd), false)] {
         let elsewhere = [FaultSpan { node: 1, ..span(fault, 1_001, 1_005) }];
-        assert_eq!(wrong_end(&ended(Op::Restart, Phase::Failed, 0), &elsewhere).is_some(), is_wrong);
+        let end = ended(Op::Restart, Phase::Failed, "GateFailed", 0);
+        assert_eq!(wrong_end(&end, &elsewhere).is_some(), is_wrong);
     }
-    let mut end = ended(Op::HookFails, Phase::Failed, 1);
-    assert!(wrong_end(&end, &[]).is_none());
+    let mut end = ended(Op::HookFails, Phase::Failed, "PreHookFailed", 1);
     end.message = "hook x: failed. The running containers were not touched".to_owned();
     assert!(wrong_end(&end, &[]).is_some());
-    let mut end = ended(Op::Swap, Phase::Succeeded, 1);
+    end.started = 0;
+    assert!(wrong_end(&end, &[]).is_none());
+    let mut end = ended(Op::Swap, Phase::Succeeded, "", 1);
     end.images[2] = end.images[0].clone();
     assert!(wrong_end(&end, &[]).is_some());
 }
 
 #[test]
-fn a_restart_without_a_request_is_found_unless_the_runtime_or_a_rollback_explains_it() {
-    let may = |phase, fault, at| may_restart(phase, 0, 100 * SECOND, &[span(fault, at, at + 5)]);
-    assert!(!may(Phase::Succeeded, Fault::Kill(Part::Kubelet), 110));
-    assert!(!may(Phase::Succeeded, Fault::Reboot, 90));
-    assert!(may(Phase::Succeeded, Fault::Reboot, 110));
-    assert!(may(Phase::RolledBack, Fault::Kill(Part::Kubelet), 110));
+fn a_fault_explains_only_what_it_can_cause_while_it_is_felt() {
+    let end = |reason: &str| ended(Op::Restart, Phase::Failed, reason, 0);
+    let is_explained =
+        |reason, fault, from, to| explanation(&end(reason), &[span(fault, from, to)]).is_some();
+    let disk = Fault::FullDisk;
+    assert!(is_explained("JournalFailed", disk, 990, 996) && !is_explained("JournalFailed", disk, 980, 990));
+    assert!(!is_explained("JournalFailed", disk, 1_012, 1_015));
+    let containerd = Fault::Kill(Part::Containerd);
+    assert!(
+        is_explained("StopFailed", containerd, 970, 980)
+            && !is_explained("SandboxGone", containerd, 970, 980)
+    );
+    assert!(is_explained("SandboxGone", Fault::Reboot, 1_001, 1_002));
+    assert!(is_explained("DeadlineExceeded", Fault::Clock(3_600), 1_001, 1_002));
+    // Two faults of the agent that lasted for more than half of the deadline, and two shorter ones.
+    for (seconds, is_explained) in [(40, true), (8, false)] {
+        let frozen = Fault::Freeze(Part::Agent);
+        let faults = [span(frozen, 1_001, 1_001 + seconds), span(frozen, 1_050, 1_050 + seconds)];
+        let end = Ended { ended: 1_120 * SECOND, ..end("DeadlineExceeded") };
+        assert_eq!(explanation(&end, &faults).is_some(), is_explained, "{seconds}");
+    }
+    let success = ended(Op::HookFails, Phase::Succeeded, "", 1);
+    assert!(explanation(&success, &[span(Fault::Reboot, 1_001, 1_002)]).is_none());
+    let disk = [span(disk, 1_001, 1_002)];
+    assert_eq!(end_of(&end("JournalFailed"), &disk), "Failed/JournalFailed by FullDisk");
+    assert_eq!(end_of(&end("Exited"), &disk), "Failed/Exited");
+    assert_eq!(end_of(&success, &disk), "Succeeded");
+}
+
+#[test]
+fn a_rollout_that_starts_not_one_instance_in_a_pod_is_found() {
+    let runtime = [span(Fault::Kill(Part::Containerd), 10, 15)];
+    let is_wrong = |started, faults| wrong_number(started, 0, 5 * SECOND, 20 * SECOND, faults);
+    assert!(is_wrong(0, &[]) && !is_wrong(1, &[]) && is_wrong(2, &[]));
+    assert!(!is_wrong(0, &runtime) && !is_wrong(3, &runtime) && is_wrong(4, &runtime));
+}
+
+#[test]
+fn another_pod_and_a_restart_without_a_request_are_found_unless_the_runtime_or_a_rollback_explains_it() {
+    let settled =
+        |uid: &str, id: &str| Settled { uid: uid.to_owned(), id: id.to_owned(), image: String::new() };
+    let wrong = |phase, now: &Settled, fault, at| {
+        let last = Last { settled: settled("pod", "a"), phase, at: 100 * SECOND };
+        changed_since("web", 0, &last, now, &[span(fault, at, at + 5)])
+    };
+    let restarted = settled("pod", "b");
+    assert!(wrong(Phase::Succeeded, &settled("pod", "a"), Fault::Kill(Part::Kubelet), 110).is_none());
+    assert!(wrong(Phase::Succeeded, &restarted, Fault::Kill(Part::Kubelet), 110).is_some());
+    assert!(wrong(Phase::Succeeded, &restarted, Fault::Reboot, 90).is_some());
+    assert!(wrong(Phase::Succeeded, &restarted, Fault::Reboot, 110).is_none());
+    assert!(wrong(Phase::RolledBack, &restarted, Fault::Kill(Part::Kubelet), 110).is_none());
+    assert!(wrong(Phase::RolledBack, &settled("other", "a"), Fault::Reboot, 110).is_some());
+}
+
+#[test]
+fn a_deletion_that_the_hook_did_not_approve_before_is_found() {
+    let is_wrong = |answers: &[(i64, bool)]| {
+        let answers = answers.to_vec();
+        unapproved(&GuardedDeletion { pod: "web".to_owned(), deleted: 10, answers }).is_some()
+    };
+    assert!(!is_wrong(&[(5, false), (9, true)]));
+    assert!(is_wrong(&[(5, false), (11, true)]) && is_wrong(&[(5, false)]) && is_wrong(&[]));
+}
+
+#[test]
+fn a_file_of_others_that_was_deleted_or_changed_is_found() {
+    let is_broken = |break_it: &dyn Fn(&Path)| {
+        let folder = tempfile::tempdir().unwrap();
+        let (bait, target) = (folder.path().join("bait"), folder.path().join("target"));
+        for path in [bait.join("empty"), bait.join("full"), target.clone()] {
+            fs::create_dir_all(path).unwrap();
+        }
+        symlink(&target, bait.join("link")).unwrap();
+        for path in [bait.join("file"), bait.join("full/file"), target.join("file")] {
+            fs::write(path, "bait\n").unwrap();
+        }
+        break_it(&bait);
+        broken_bait(&bait).is_some()
+    };
+    assert!(!is_broken(&|_| {}));
+    assert!(is_broken(&|bait| fs::remove_dir(bait.join("empty")).unwrap()));
+    assert!(is_broken(&|bait| fs::remove_file(bait.join("full/file")).unwrap()));
+    assert!(is_broken(&|bait| fs::remove_file(bait.join("link/file")).unwrap()));
+    assert!(is_broken(&|bait| fs::write(bait.join("file"), "").unwrap()));
 }
 
 #[test]
@@ -153,8 +248,9 @@ fn a_request_that_ends_twice_is_found() {
 #[test]
 fn a_client_may_be_refused_only_while_its_node_is_down() {
     let faults = [span(Fault::Reboot, 10, 20), span(Fault::Kill(Part::Containerd), 30, 40)];
-    let refused = |node, at: i64| may_be_refused(&faults, node, at * SECOND);
-    assert!(refused(0, 15) && !refused(0, 25) && !refused(1, 15) && !refused(0, 35));
+    let refused = |node, at: i64| may_be_refused(&faults, node, at * SECOND, (at + 1) * SECOND);
+    assert!(refused(0, 9) && refused(0, 15) && !refused(0, 8) && !refused(0, 25));
+    assert!(!refused(1, 15) && !refused(0, 35));
 }
 
 #[test]

@@ -15,8 +15,8 @@ use crate::{pod::is_ready, start_first::ask};
 
 /// The time between two requests.
 const PAUSE: Duration = Duration::from_millis(15);
-/// More failures than this are not kept.
-const MOST: usize = 100;
+/// More failures than this are not kept until the next check.
+const MOST: usize = 10_000;
 
 /// Ends when dropped.
 pub(super) struct Client {
@@ -26,11 +26,19 @@ pub(super) struct Client {
     thread: Option<JoinHandle<()>>,
 }
 
+/// A request that got no answer.
+pub(super) struct FailedRequest {
+    pub(super) began: i64,
+    pub(super) ended: i64,
+    pub(super) error: String,
+}
+
 #[derive(Default)]
 pub(super) struct Answers {
     pub(super) served: AtomicU64,
-    /// Time and error of each request that failed.
-    pub(super) failed: Mutex<Vec<(i64, String)>>,
+    pub(super) refused: AtomicU64,
+    /// The requests that failed since the last check.
+    pub(super) failed: Mutex<Vec<FailedRequest>>,
     ends: AtomicBool,
 }
 
@@ -53,15 +61,16 @@ impl Client {
 
 impl Answers {
     fn request(&self, address: SocketAddr) {
-        let at = clock();
+        let began = clock();
         match ask(address) {
             Ok(_) => {
                 self.served.fetch_add(1, Ordering::Relaxed);
             }
             Err(error) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
                 let mut failed = self.failed.lock().unwrap();
                 if failed.len() < MOST {
-                    failed.push((at, error.to_string()));
+                    failed.push(FailedRequest { began, ended: clock(), error: error.to_string() });
                 }
             }
         }

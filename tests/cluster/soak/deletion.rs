@@ -12,11 +12,14 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::{
+    checker::unapproved,
+    history::GuardedDeletion,
     operate::{CALL, api, create, merge, write},
     plan::Operation as Op,
     run::{LIMIT, Run, name_of},
+    watch::clock,
 };
-use crate::{cluster::block_on, guard::fixture::install_webhooks, pod::GOING};
+use crate::{cluster::block_on, guard::fixture::install_webhooks, pod::GOING, support::hook_server::Query};
 
 /// The template of the hook that guards pods.
 const TEMPLATE: &str = "soak-guard";
@@ -75,27 +78,35 @@ fn delete_guarded(run: &Run<'_>, name: &str) -> bool {
     let guard =
         json!({"metadata": {"labels": {DELETE_GUARD: "true"}, "annotations": {PRE_DELETE_HOOK: TEMPLATE}}});
     merge(run, name, &guard);
-    let is_asked = || {
-        if try_delete(run, name) {
-            run.violation(format!("{name} was deleted, although its hook did not approve"));
-            return Some(());
+    let attempt = || {
+        let is_deleted = try_delete(run, name);
+        if !is_deleted {
+            std::thread::sleep(PAUSE);
         }
-        std::thread::sleep(PAUSE);
-        (run.hooks.queries(name).len() > asked).then_some(())
+        is_deleted.then(clock)
     };
-    if run.within(LIMIT, is_asked).is_none() {
+    // That the first calls delete the pod is a violation, and is found below.
+    let Some(early) = run.within(LIMIT, || match attempt() {
+        None => (run.hooks.queries(name).len() > asked).then_some(None),
+        deleted => Some(deleted),
+    }) else {
         run.stuck(format!("the hook of {name} was never asked"));
         return false;
+    };
+    if early.is_none() {
+        run.hooks.say(name, 1);
     }
-    run.hooks.say(name, 1);
-    let deleted = run.within(LIMIT, || {
-        std::thread::sleep(PAUSE);
-        try_delete(run, name).then_some(())
-    });
-    if deleted.is_none() {
+    let Some(deleted) = early.or_else(|| run.within(LIMIT, attempt)) else {
         run.stuck(format!("{name} cannot be deleted, although its hook approves"));
+        return false;
+    };
+    let answer = |query: &Query| (i64::try_from(query.at.as_nanosecond()).unwrap(), query.said == 1);
+    let answers = run.hooks.queries(name).iter().skip(asked).map(answer).collect();
+    let deletion = GuardedDeletion { pod: name.to_owned(), deleted, answers };
+    if let Some(what) = unapproved(&deletion) {
+        run.violation(what);
     }
-    deleted.is_some()
+    true
 }
 
 /// True if the pod is deleted. A call that got no answer may have been carried out.

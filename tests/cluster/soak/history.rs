@@ -135,6 +135,8 @@ pub(super) struct Ended {
     pub(super) phase: Phase,
     pub(super) reason: String,
     pub(super) message: String,
+    /// The deadline of the request, in nanoseconds.
+    pub(super) deadline: i64,
     /// When the request was written.
     pub(super) asked: i64,
     /// When the status was observed.
@@ -145,4 +147,32 @@ pub(super) struct Ended {
     pub(super) started: usize,
     /// The container's image in the spec before, as requested, and afterwards.
     pub(super) images: [String; 3],
+}
+
+/// A deletion under the delete guard that has succeeded.
+#[derive(Clone, Debug)]
+pub(super) struct GuardedDeletion {
+    pub(super) pod: String,
+    /// When the first call was made that may have deleted the pod.
+    pub(super) deleted: i64,
+    /// The answers of the hook since the pod was guarded: time, and whether it approved.
+    pub(super) answers: Vec<(i64, bool)>,
+}
+
+/// A pod that was Ready, and in which nothing was in progress.
+#[derive(Clone, Debug)]
+pub(super) struct Settled {
+    pub(super) uid: String,
+    /// The runtime's ID of `app`.
+    pub(super) id: String,
+    /// The image of `app` in the spec.
+    pub(super) image: String,
+}
+
+/// A pod after an operation.
+#[derive(Clone, Debug)]
+pub(super) struct Last {
+    pub(super) settled: Settled,
+    pub(super) phase: Phase,
+    pub(super) at: i64,
 }

@@ -11,6 +11,7 @@
 mod checker;
 mod client;
 mod deletion;
+mod excuse;
 mod fault;
 mod history;
 mod operate;
@@ -19,6 +20,7 @@ mod report;
 mod rollout;
 mod run;
 mod sabotage;
+mod time_limit;
 mod watch;
 
 use std::{
@@ -41,7 +43,7 @@ use crate::{
     support::{hook_server::HookServer, wait::eventually},
     traffic::End,
 };
-use client::Client;
+use client::{Client, FailedRequest};
 use history::SECOND;
 use plan::{Fault, Move, Operation, PODS, Plan, PodKind, WORKLOAD, kind_of, node_of};
 use report::Report;
@@ -204,21 +206,22 @@ fn check(run: &Run<'_>, clients: &[Client], is_over: &AtomicBool) {
 
 /// Checks all invariants that hold at every moment.
 fn examine(run: &Run<'_>, clients: &[Client]) {
-    let faults = run.faults();
     let mut found = BTreeSet::new();
     {
         let history = run.watch.history.lock().unwrap();
         found.extend(checker::duplicates(&history));
-        found.extend(checker::replaced_sandboxes(&history, &faults));
+        found.extend(checker::replaced_sandboxes(&history, &run.faults()));
     }
     found.extend(std::mem::take(&mut run.watch.pods.lock().unwrap().wrong));
     found.extend(run.cluster.missing_bait().err());
     for client in clients {
-        let failed = client.shared.failed.lock().unwrap().clone();
-        let mut unexplained =
-            failed.into_iter().filter(|(at, _)| !checker::may_be_refused(&faults, client.node, *at));
-        if let Some((at, error)) = unexplained.next() {
-            found.insert(format!("a request to {} at {at} failed: {error}", client.pod));
+        // Taken, so that what fails later is seen, however much a reboot made fail.
+        let failed = std::mem::take(&mut *client.shared.failed.lock().unwrap());
+        let faults = run.faults();
+        let is_unexplained =
+            |one: &&FailedRequest| !checker::may_be_refused(&faults, client.node, one.began, one.ended);
+        if let Some(FailedRequest { began, error, .. }) = failed.iter().find(is_unexplained) {
+            found.insert(format!("a request to {} at {began} failed: {error}", client.pod));
         }
     }
     found.into_iter().for_each(|what| run.violation(what));
@@ -269,12 +272,7 @@ fn finished(
 ) -> Report {
     report.seconds = u64::try_from((clock() - began) / SECOND).unwrap();
     report.served = clients.iter().map(|client| client.shared.served.load(Ordering::Relaxed)).sum();
-    report.refused = clients
-        .iter()
-        .map(|client| client.shared.failed.lock().unwrap().len())
-        .sum::<usize>()
-        .try_into()
-        .unwrap();
+    report.refused = clients.iter().map(|client| client.shared.refused.load(Ordering::Relaxed)).sum();
     report.observations = observations.clone();
     report
 }

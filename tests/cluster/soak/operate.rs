@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
-    checker::{may_restart, wrong_end},
+    checker::{changed_since, end_of, wrong_end},
     deletion,
-    history::Ended,
+    history::{Ended, Last, SECOND, Settled},
     plan::{Operation as Op, PodKind, kind_of, node_of},
-    run::{LIMIT, Last, Run, Settled, name_of},
+    run::{LIMIT, Run, name_of},
     watch::clock,
 };
 use crate::{agent::status, cluster::block_on};
@@ -74,12 +74,9 @@ pub(super) fn operate(run: &Run<'_>, pod: usize, operation: Op, number: usize) {
         }
     };
     if let Some(last) = run.last.lock().unwrap().remove(&pod)
-        && last.settled.uid == before.uid
-        && last.settled.id != before.id
-        && !may_restart(last.phase, node_of(pod), last.at, &run.faults())
+        && let Some(what) = changed_since(&name_of(pod), node_of(pod), &last, &before, &run.faults())
     {
-        let (name, old, new) = (name_of(pod), last.settled.id, before.id.clone());
-        run.violation(format!("{name} was restarted without a request: {new} instead of {old}"));
+        run.violation(what);
     }
     match operation {
         Op::Delete | Op::Evict | Op::Guard => deletion::operate(run, pod, operation, number),
@@ -146,7 +143,6 @@ fn request(run: &Run<'_>, pod: usize, operation: Op, number: usize, before: &Set
         run.violation(format!("{name} is another pod after {operation:?} {id}"));
         return;
     }
-    run.report.lock().unwrap().count(&format!("{operation:?}"), &format!("{:?}", answer.phase));
     let last = Last { settled: after.clone(), phase: answer.phase, at: clock() };
     run.last.lock().unwrap().insert(pod, last);
     let started = run.watch.history.lock().unwrap().started(&before.uid, "app", asked).len();
@@ -159,13 +155,16 @@ fn request(run: &Run<'_>, pod: usize, operation: Op, number: usize, before: &Set
         phase: answer.phase,
         reason: answer.reason,
         message: answer.message,
+        deadline: i64::try_from(deadline(operation)).unwrap() * SECOND,
         asked,
         ended: seen,
         settled: clock(),
         started,
         images: [before.image.clone(), wanted, after.image],
     };
-    if let Some(what) = wrong_end(&ended, &run.faults()) {
+    let faults = run.faults();
+    run.report.lock().unwrap().count(&format!("{operation:?}"), &end_of(&ended, &faults));
+    if let Some(what) = wrong_end(&ended, &faults) {
         run.violation(what);
     }
 }
@@ -182,6 +181,11 @@ fn wanted(run: &Run<'_>, operation: Op, before: &Settled) -> Option<String> {
     Some(run.cluster.image(name))
 }
 
+/// The deadline of the request, in seconds.
+fn deadline(operation: Op) -> u64 {
+    if operation == Op::SwapToMissing { SHORT_DEADLINE } else { DEADLINE }
+}
+
 /// The text of the request.
 fn body(operation: Op, id: &str, image: Option<&str>) -> String {
     let container = if operation == Op::Unknown { "nobody" } else { "app" };
@@ -189,8 +193,7 @@ fn body(operation: Op, id: &str, image: Option<&str>) -> String {
     if let Some(image) = image {
         target["image"] = image.into();
     }
-    let deadline = if operation == Op::SwapToMissing { SHORT_DEADLINE } else { DEADLINE };
-    let mut body = json!({"id": id, "containers": [target], "deadlineSeconds": deadline});
+    let mut body = json!({"id": id, "containers": [target], "deadlineSeconds": deadline(operation)});
     match operation {
         Op::SwapToCrash => body["minReadySeconds"] = 6.into(),
         Op::Stop => body["engine"] = "Stop".into(),

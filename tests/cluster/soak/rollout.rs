@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use inplace::api::{
     annotation::{GATE, RESTART_ON_CHANGE, RESTART_ON_CHANGE_SEEN},
-    in_place_rollout::{InPlaceRollout, RolloutPhase},
+    in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, RolloutPhase},
+    request::DEADLINE_SECONDS,
+    status::Phase,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -15,14 +17,18 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::{
-    checker::AFTERMATH,
+    checker::wrong_number,
+    excuse::explains,
+    history::{FaultSpan, SECOND, Settled},
     operate::{CALL, write},
     plan::Operation as Op,
-    run::{LIMIT, Run, Settled},
+    run::{LIMIT, Run},
     watch::clock,
 };
-use crate::{cluster::block_on, support::wait::eventually};
+use crate::{agent::status, cluster::block_on, support::wait::eventually};
 
+/// The deadline of the requests of a rollout, in nanoseconds.
+const DEADLINE: i64 = DEADLINE_SECONDS as i64 * SECOND;
 pub(super) const NAME: &str = "soak-rolled";
 /// One on each node.
 pub(super) const COUNT: usize = 2;
@@ -86,19 +92,19 @@ pub(super) fn operate(run: &Run<'_>, operation: Op, number: usize) {
         roll_out(run, operation, number)
     };
     let Some((name, phase)) = ended else { return };
-    run.report.lock().unwrap().count(&format!("{operation:?}"), &format!("{phase:?}"));
     let after = match settled(run) {
         Ok(settled) => settled,
         Err(why) => return run.stuck(format!("{NAME} does not settle after {operation:?} {name}: {why}")),
     };
-    let faults = run.faults();
-    let is_disturbed = faults.iter().any(|span| span.overlaps(asked - AFTERMATH, clock()));
-    let is_expected = match operation {
-        Op::Abort => matches!(phase, RolloutPhase::Failed | RolloutPhase::Aborted),
-        _ => phase == RolloutPhase::Succeeded,
-    };
-    if !is_expected && (operation == Op::Abort || !is_disturbed) {
-        run.violation(format!("{operation:?} {name} ended as {phase:?}"));
+    let (faults, ended) = (run.faults(), clock());
+    let usual = if operation == Op::Abort { RolloutPhase::Aborted } else { RolloutPhase::Succeeded };
+    let failures = if phase == usual { Vec::new() } else { failures(run, &before, asked, &faults) };
+    let count =
+        format!("{phase:?}{}", failures.iter().map(|(_, text)| format!("/{text}")).collect::<String>());
+    run.report.lock().unwrap().count(&format!("{operation:?}"), &count);
+    let is_explained = !failures.is_empty() && failures.iter().all(|(is_explained, _)| *is_explained);
+    if phase != usual && !is_explained {
+        run.violation(format!("{operation:?} {name} ended as {count}: {}", describe(run, &name)));
     }
     for (pod, old) in &before {
         let Some(new) = after.get(pod).filter(|new| new.uid == old.uid) else {
@@ -112,10 +118,34 @@ pub(super) fn operate(run: &Run<'_>, operation: Op, number: usize) {
             ));
         }
         let started = run.watch.history.lock().unwrap().started(&old.uid, "app", asked).len();
-        if phase == RolloutPhase::Succeeded && started != 1 && !is_disturbed {
+        let node = node_index(run, pod);
+        if phase == RolloutPhase::Succeeded && wrong_number(started, node, asked, ended, &faults) {
             run.violation(format!("{pod}: {started} instances were started by {operation:?} {name}"));
         }
     }
+}
+
+/// The requests on the pods that have failed: reason and the fault that explains it, and whether there is one.
+fn failures(
+    run: &Run<'_>,
+    pods: &BTreeMap<String, Settled>,
+    asked: i64,
+    faults: &[FaultSpan],
+) -> Vec<(bool, String)> {
+    let failure = |pod: &String| {
+        let status = run.watch.pod(pod).as_ref().and_then(status)?;
+        let has_failed = matches!(status.phase, Phase::Failed | Phase::RolledBack);
+        let fault = explains(&status.reason, node_index(run, pod), (asked, clock()), DEADLINE, faults);
+        let text = fault.map_or_else(String::new, |span| format!(" by {:?}", span.fault));
+        has_failed.then(|| (fault.is_some(), format!("{}{text}", status.reason)))
+    };
+    pods.keys().filter_map(failure).collect()
+}
+
+/// The number of the pod's node.
+fn node_index(run: &Run<'_>, pod: &str) -> usize {
+    let name = run.watch.pod(pod).and_then(|pod| pod.spec?.node_name);
+    run.nodes.iter().position(|node| Some(&node.name) == name.as_ref()).unwrap_or_default()
 }
 
 /// Starts a rollout with the command line tool. Returns its name and how it ended.
@@ -171,7 +201,15 @@ fn configure(
 }
 
 fn phase(run: &Run<'_>, name: &str) -> Option<RolloutPhase> {
+    Some(read(run, name)?.phase)
+}
+
+/// Why the rollout ended.
+fn describe(run: &Run<'_>, name: &str) -> String {
+    read(run, name).map_or_else(String::new, |status| format!("{} {:?}", status.reason, status.message))
+}
+
+fn read(run: &Run<'_>, name: &str) -> Option<InPlaceRolloutStatus> {
     let api: Api<InPlaceRollout> = Api::namespaced(run.cluster.client.clone(), "default");
-    let rollout = block_on(async { timeout(CALL, api.get(name)).await }).ok()?.ok()?;
-    Some(rollout.status?.phase)
+    block_on(async { timeout(CALL, api.get(name)).await }).ok()?.ok()?.status
 }

@@ -3,13 +3,13 @@
 
 use std::{collections::BTreeMap, sync::Mutex, thread, time::Duration};
 
-use inplace::api::status::Phase;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{
-    history::{FaultSpan, Instance},
+    history::{FaultSpan, Instance, Last, Settled},
     plan::{Move, node_of},
     report::Report,
+    time_limit::TimeLimit,
     watch::{Watch, clock},
 };
 use crate::{
@@ -23,8 +23,6 @@ use crate::{
 
 /// Longer than an undisturbed step takes on a busy machine, and than the kubelet's delays.
 pub(super) const LIMIT: Duration = Duration::from_secs(150);
-/// How many times longer a disturbed step may take.
-const DISTURBED: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(40);
 
 pub(super) struct Run<'a> {
@@ -45,42 +43,20 @@ pub(super) struct Run<'a> {
     pub(super) last: Mutex<BTreeMap<usize, Last>>,
 }
 
-/// A pod that is Ready as the API server and the runtime show it, and in which nothing is in progress.
-#[derive(Clone, Debug)]
-pub(super) struct Settled {
-    pub(super) uid: String,
-    /// The runtime's ID of `app`.
-    pub(super) id: String,
-    /// The image of `app` in the spec.
-    pub(super) image: String,
-}
-
-/// A pod after an operation.
-#[derive(Clone, Debug)]
-pub(super) struct Last {
-    pub(super) settled: Settled,
-    pub(super) phase: Phase,
-    pub(super) at: i64,
-}
-
 impl Run<'_> {
-    /// Polls until there is a value; `None` after the limit, or when the run ends early. Time during a fault does not
-    /// count, up to a multiple of the limit.
+    /// Polls until there is a value; `None` when the time limit is over, or when the run ends early.
     pub(super) fn within<T>(&self, limit: Duration, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
-        let (mut passed, began) = (Duration::ZERO, clock());
-        let most = i64::try_from((limit * DISTURBED).as_nanos()).unwrap();
+        let mut limit = TimeLimit::new(limit);
         loop {
+            let (began, is_disturbed) = (clock(), self.is_disturbed());
             if let Some(found) = poll() {
                 return Some(found);
             }
-            if passed > limit || clock() - began > most || self.ends_early() {
+            if limit.is_over() || self.ends_early() {
                 return None;
             }
-            let before = clock();
             thread::sleep(PAUSE);
-            if !self.is_disturbed() {
-                passed += Duration::from_nanos((clock() - before).unsigned_abs());
-            }
+            limit.add(Duration::from_nanos((clock() - began).unsigned_abs()), is_disturbed);
         }
     }
 
@@ -97,6 +73,7 @@ impl Run<'_> {
         let mut report = self.report.lock().unwrap();
         let violation = report.violation(now().to_string(), what, &self.moves.lock().unwrap());
         if !report.violations.iter().any(|known| known.what == violation.what) {
+            eprintln!("soak: violation at {}: {}", violation.at, violation.what);
             report.violations.push(violation);
         }
     }
@@ -113,6 +90,7 @@ impl Run<'_> {
         }
         let mut report = self.report.lock().unwrap();
         let stuck = report.violation(now().to_string(), what, &self.moves.lock().unwrap());
+        eprintln!("soak: stuck at {}: {}", stuck.at, stuck.what);
         report.stuck.push(stuck);
     }
 
