@@ -160,7 +160,9 @@ fn a_fault_explains_only_what_it_can_cause_while_it_is_felt() {
             && !is_explained("SandboxGone", containerd, 970, 980)
     );
     assert!(is_explained("SandboxGone", Fault::Reboot, 1_001, 1_002));
-    assert!(is_explained("DeadlineExceeded", Fault::Clock(3_600), 1_001, 1_002));
+    assert!(is_explained("DeadlineExceeded", Fault::Clock(-3_600), 1_001, 1_002));
+    assert!(!is_explained("NotReady", Fault::Clock(-3_600), 1_001, 1_002));
+    assert!(is_explained("NotReady", Fault::Clock(3_600), 1_001, 1_002));
     // Two faults of the agent that lasted for more than half of the deadline, and two shorter ones.
     for (seconds, is_explained) in [(40, true), (8, false)] {
         let frozen = Fault::Freeze(Part::Agent);

@@ -19,26 +19,27 @@ const RUNTIME: &[&str] = &[
     "NotStartedBeside",
     "ContainerChanged",
 ];
-/// The kubelet or the API server reports late.
-const REPORT: &[&str] = &["GateFailed", "DrainNotConfirmed", "NotReady"];
+/// Writes to the API server are refused while it starts, or its controllers are late.
+const API: &[&str] = &["GateFailed", "DrainNotConfirmed", "RespecFailed"];
 /// The only reason that needs time: see [`explanation`].
 const DEADLINE: &str = "DeadlineExceeded";
 
-/// The reasons that a fault can cause. After a crash or a pause of an agent or a controller every operation has its end all
-/// the same.
+/// The reasons that a fault can cause. After a crash or a pause of an agent, a controller or a kubelet every operation has its
+/// expected end all the same: the limits of time are longer than a fault.
 fn causes(fault: Fault) -> &'static [&'static [&'static str]] {
     let (Fault::Kill(part) | Fault::Stop(part) | Fault::Freeze(part) | Fault::Slow(part)) = fault else {
         return match fault {
             Fault::FullDisk => &[&["JournalFailed"]],
+            // Only the agent's clock is set, not the runtime's: with a clock that is ahead every instance seems to be an hour old.
+            Fault::Clock(seconds) if seconds > 0 => &[&[DEADLINE, "NotReady", "NotStartedBeside"]],
             Fault::Clock(_) => &[&[DEADLINE]],
-            _ => &[RUNTIME, REPORT, &["SandboxGone"]],
+            _ => &[RUNTIME, &["SandboxGone"]],
         };
     };
     match part {
-        Part::Agent | Part::Controller => &[],
-        Part::Kubelet => &[REPORT],
-        Part::Containerd => &[RUNTIME, REPORT],
-        Part::Etcd | Part::ApiServer => &[REPORT, &["RespecFailed"]],
+        Part::Agent | Part::Controller | Part::Kubelet => &[],
+        Part::Containerd => &[RUNTIME],
+        Part::Etcd | Part::ApiServer => &[API],
         Part::Registry => &[&["PullFailed"]],
     }
 }
@@ -73,11 +74,8 @@ pub(super) fn explains<'a>(
 ) -> Option<&'a FaultSpan> {
     let felt = |span: &&FaultSpan| span.disturbs(node, from - aftermath(span.fault), to);
     let cause = |span: &&FaultSpan| causes(span.fault).iter().any(|reasons| reasons.contains(&reason));
-    faults.iter().filter(felt).find(cause).or_else(|| {
-        let lasted = |span: &FaultSpan| span.ended.unwrap_or(to).min(to) - span.began.max(from);
-        let total: i64 =
-            faults.iter().filter(felt).map(|span| (lasted(span) + aftermath(span.fault) / 3).max(0)).sum();
-        let is_long = reason == DEADLINE && total >= deadline / 2;
-        faults.iter().filter(felt).find(|_| is_long)
-    })
+    let lasted = |span: &FaultSpan| (span.ended.unwrap_or(to).min(to) - span.began.max(from)).max(0);
+    let total: i64 = faults.iter().filter(felt).map(lasted).sum();
+    let is_late = reason == DEADLINE && total >= deadline / 2;
+    faults.iter().filter(felt).find(|span| cause(span) || is_late)
 }
