@@ -213,9 +213,14 @@ impl Pod {
         Some(later(since.max(restarted.unwrap_or(since)), min_ready))
     }
 
-    /// True when the pod has been Ready for `min_ready`.
+    /// True when the pod has been Ready for `min_ready`. If that is zero, times do not matter: they are of the node's clock,
+    /// which may be ahead of the controller's.
     pub fn is_available(&self, min_ready: SignedDuration, now: Timestamp) -> bool {
-        self.available_at(min_ready).is_some_and(|at| at <= now)
+        if min_ready.is_zero() {
+            self.is_ready()
+        } else {
+            self.available_at(min_ready).is_some_and(|at| at <= now)
+        }
     }
 
     /// True while an agent carries out a request other than `own` or a group restart, or is about to.
@@ -305,6 +310,23 @@ mod tests {
         assert!(pod.is_ready() && !pod.is_available(SignedDuration::from_secs(30), pod.created));
         assert_eq!(pod.task_state(pod.created), TaskState::Waiting);
         assert!(pod.is_taken(Some("2-1")) && !pod.is_taken(pod.request.as_deref()));
+    }
+
+    #[test]
+    fn a_node_whose_clock_is_ahead_makes_no_pod_unavailable() {
+        let instance = json!({"containerID": "a", "attempt": 0, "image": "app:1", "imageID": "sha256:1"});
+        let report = json!({"name": "app", "action": "Restart", "engine": "Recreate", "from": instance,
+            "readyAt": "2026-01-01T01:00:00Z"});
+        let answer = json!({"id": "1", "phase": "Succeeded", "step": "Verify", "reason": "", "message": "",
+            "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T01:00:00Z", "containers": [report]});
+        let pod = read(json!({
+            "metadata": {"annotations": {"inplace.dev/status": answer.to_string()}},
+            "status": {"phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]},
+        }));
+        let now = "2026-01-01T00:10:00Z".parse().unwrap();
+        assert!(pod.answer.is_some() && pod.is_available(SignedDuration::ZERO, now));
+        assert!(!pod.is_available(SignedDuration::from_secs(1), now));
     }
 
     #[test]
