@@ -133,6 +133,8 @@ pub(super) async fn drive(
             }
         };
         backoff.reset();
+        // The proof may have taken long, and what is decided now is decided by the present clock.
+        shift_times(&mut watch, &mut operation);
         let mut settled = settle(&mut operation, &snapshot, observer, false);
         let probed = snapshot.probed.take();
         if settled.is_some() && probed.is_some_and(|probed| operation.has_recorded(&probed)) {
