@@ -106,7 +106,7 @@ struct Controller {
     rollout: Rollout,
     published: Vec<(Timestamp, InPlaceRolloutStatus)>,
     next_at: Timestamp,
-    /// What it knew at its last decision, and when it decides again without news.
+    /// What it knew at its last decision, and when it decides again without a change.
     known: Vec<(usize, bool, bool)>,
     requeue_at: Option<Timestamp>,
     dice: Dice,
@@ -247,7 +247,7 @@ impl Member {
         }
     }
 
-    /// What decides whether the controller has news of the pod: the number of reports, whether it is deleted, and is gone.
+    /// What decides whether there is something new for the controller: the number of reports, whether it is deleted, and is gone.
     fn version(&self, at: Timestamp) -> (usize, bool, bool) {
         let reports = self.reports.iter().take_while(|(since, _)| *since <= at).count();
         (reports, self.world.api_at(at).deleting, self.world.sandbox.is_none())
@@ -292,8 +292,8 @@ impl Member {
     }
 
     fn tail(&self) -> String {
-        let is_news = |line: &&String| !line.contains("kubelet: [Start") && !line.contains(" back for ");
-        let log: Vec<_> = self.world.log.iter().filter(is_news).map(String::as_str).collect();
+        let is_shown = |line: &&String| !line.contains("kubelet: [Start") && !line.contains(" back for ");
+        let log: Vec<_> = self.world.log.iter().filter(is_shown).map(String::as_str).collect();
         log[log.len().saturating_sub(60)..].join("\n")
     }
 }
