@@ -68,7 +68,7 @@ pub fn decide(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> De
             Some(_) => "the pod was replaced, or another client removed the request: the outcome is unknown"
                 .to_owned(),
         };
-        return failed(object, message, now);
+        return failed(object, &message, now);
     }
     begin(object, pod, now)
 }
@@ -116,7 +116,7 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
     if limit.until <= now {
         return failed(
             object,
-            "the deadline passed before the request was written: nothing was touched".to_owned(),
+            "the deadline passed before the request was written: nothing was touched",
             now,
         );
     }
@@ -133,7 +133,10 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
             None => format!("waiting for another operation on the pod: request {request}"),
         };
         let again = Some(later(now, WAIT).min(limit.until));
-        return Decision { again, ..reported(object, states(object, None), RecreatePhase::Pending, message) };
+        return Decision {
+            again,
+            ..reported(object, states(object, None), RecreatePhase::Pending, &message)
+        };
     }
     let record = PodRecord {
         name: object.name.clone(),
@@ -145,7 +148,7 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
     patch.send(&request);
     patch.labels.insert(annotation::RECREATE_REQUEST_UID.to_owned(), Some(object.uid.clone()));
     patch.annotations.insert(annotation::RECREATE_REQUEST.to_owned(), Some(json!(record).to_string()));
-    let status = reported(object, states(object, None), RecreatePhase::Recreating, String::new());
+    let status = reported(object, states(object, None), RecreatePhase::Recreating, "");
     Decision { patch: Some(patch), again: Some(later(now, WAIT)), ..status }
 }
 
@@ -158,9 +161,9 @@ fn begun(object: &RecreateRequest, pod: &Pod, record: &PodRecord, now: Timestamp
             let message = own_answer(object, pod).map(|answer| answer.message.clone()).unwrap_or_default();
             let lost = later(record.at, SignedDuration::from_secs(record.seconds.into()));
             let again = later(now, WAIT).max(lost);
-            Decision { again: Some(again), ..reported(object, states, RecreatePhase::Recreating, message) }
+            Decision { again: Some(again), ..reported(object, states, RecreatePhase::Recreating, &message) }
         }
-        TaskState::Over | TaskState::Waiting => failed(object, "the outcome is unknown".to_owned(), now),
+        TaskState::Over | TaskState::Waiting => failed(object, "the outcome is unknown", now),
     }
 }
 
@@ -180,23 +183,23 @@ fn ended(
             (state.phase, state.message) = (Some(RecreatePhase::Failed), cut(&message));
         }
     }
-    close(object, states, message, now)
+    close(object, states, &message, now)
 }
 
 /// The end of an object that cannot be carried out as written: nothing was touched.
 fn refused(object: &RecreateRequest, message: &str, now: Timestamp) -> Decision {
     let event = Event::warning("RecreateRefused", message.to_owned());
-    Decision { event: Some(event), ..failed(object, format!("nothing was touched: {message}"), now) }
+    Decision { event: Some(event), ..failed(object, &format!("nothing was touched: {message}"), now) }
 }
 
-fn failed(object: &RecreateRequest, message: String, now: Timestamp) -> Decision {
+fn failed(object: &RecreateRequest, message: &str, now: Timestamp) -> Decision {
     let mut states = object.before.container_recreate_states.clone();
     if states.is_empty() {
         states = self::states(object, None);
     }
     states.truncate(MAX_CONTAINERS);
     for state in states.iter_mut().filter(|state| state.phase != Some(RecreatePhase::Succeeded)) {
-        (state.phase, state.message) = (Some(RecreatePhase::Failed), cut(&message));
+        (state.phase, state.message) = (Some(RecreatePhase::Failed), cut(message));
     }
     close(object, states, message, now)
 }
@@ -210,7 +213,7 @@ fn cut(text: &str) -> String {
 fn close(
     object: &RecreateRequest,
     states: Vec<ContainerRecreateState>,
-    message: String,
+    message: &str,
     now: Timestamp,
 ) -> Decision {
     let mut decision = reported(object, states, RecreatePhase::Completed, message);
@@ -225,12 +228,12 @@ fn reported(
     object: &RecreateRequest,
     states: Vec<ContainerRecreateState>,
     phase: RecreatePhase,
-    message: String,
+    message: &str,
 ) -> Decision {
     let new = ContainerRecreateRequestStatus {
         phase: Some(phase),
         completion_time: None,
-        message: cut(&message),
+        message: cut(message),
         container_recreate_states: states,
     };
     Decision { status: Some(new).filter(|new| *new != object.before), ..Decision::default() }

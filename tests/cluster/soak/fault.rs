@@ -204,7 +204,9 @@ fn kill_all(is_it: impl Fn(&Path) -> bool) {
         if pids.is_empty() {
             return;
         }
-        pids.into_iter().for_each(|pid| signal(Pid::from_raw(pid), Signal::SIGKILL));
+        for pid in pids {
+            signal(Pid::from_raw(pid), Signal::SIGKILL);
+        }
         thread::sleep(CONTINUED);
     }
 }

@@ -13,6 +13,7 @@ pub(super) const SECOND: i64 = 1_000_000_000;
 
 /// A container. All times are nanoseconds since 1970, 0 for not yet; those of the runtime are its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts, each by itself")]
 pub(super) struct Instance {
     pub(super) id: String,
     pub(super) node: usize,
@@ -127,6 +128,7 @@ impl FaultSpan {
 
 /// An operation that has ended, as the runtime and the API server showed it.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_field_names, reason = "the name is the right one")]
 pub(super) struct Ended {
     pub(super) operation: Operation,
     pub(super) pod: String,

@@ -180,7 +180,7 @@ fn drive(run: &Run<'_>, seed: u64, end: i64, most: u64) {
                     targets[target].send((operation, number)).unwrap();
                 }
                 Move::Disturb { fault, node, milliseconds } => {
-                    faults.send((fault, node, milliseconds)).unwrap()
+                    faults.send((fault, node, milliseconds)).unwrap();
                 }
                 Move::Pause { milliseconds } => thread::sleep(Duration::from_millis(milliseconds)),
             }
@@ -224,7 +224,9 @@ fn examine(run: &Run<'_>, clients: &[Client]) {
             found.insert(format!("a request to {} at {began} failed: {error}", client.pod));
         }
     }
-    found.into_iter().for_each(|what| run.violation(what));
+    for what in found {
+        run.violation(what);
+    }
 }
 
 /// Waits until nothing is in progress and nothing is left: pods Ready, gates open, no fence, no standby, journals without

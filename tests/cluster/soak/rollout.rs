@@ -99,8 +99,8 @@ pub(super) fn operate(run: &Run<'_>, operation: Op, number: usize) {
     let (faults, ended) = (run.faults(), clock());
     let usual = if operation == Op::Abort { RolloutPhase::Aborted } else { RolloutPhase::Succeeded };
     let failures = if phase == usual { Vec::new() } else { failures(run, &before, asked, &faults) };
-    let count =
-        format!("{phase:?}{}", failures.iter().map(|(_, text)| format!("/{text}")).collect::<String>());
+    let reasons: Vec<_> = failures.iter().map(|(_, text)| format!("/{text}")).collect();
+    let count = format!("{phase:?}{}", reasons.concat());
     run.report.lock().unwrap().count(&format!("{operation:?}"), &count);
     let is_explained = !failures.is_empty() && failures.iter().all(|(is_explained, _)| *is_explained);
     if phase != usual && !is_explained {
