@@ -51,7 +51,7 @@ use run::{LIMIT, Run, name_of};
 use watch::{Watch, clock};
 
 /// The length of the run in the suite, in minutes.
-const MINUTES: u64 = 3;
+const MINUTES: u64 = 2;
 const SEED: u64 = 1;
 /// A run with more violations ends.
 const MOST_VIOLATIONS: usize = 20;
