@@ -15,8 +15,8 @@ use super::{
 const CREATION: i64 = 30 * SECOND;
 /// How many more instances one fault of the runtime may cause.
 const AGAIN: usize = 2;
-/// The instances of an operation that has failed: the new one twice, if the kubelet starts it again, and the old one.
-const MOST_OF_FAILED: usize = 3;
+/// The instances of an operation that has failed: the new one three times, if the kubelet starts it again, and the old one.
+const MOST_OF_FAILED: usize = 4;
 
 /// Pairs of containers of one name in one pod that ran at the same time, by the runtime's own times. Fences and standbys
 /// have names of their own.
