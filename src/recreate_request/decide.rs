@@ -241,6 +241,10 @@ fn reported(
 
 /// The state of each container while the request is not over, as far as the agent has reported it.
 fn states(object: &RecreateRequest, pod: Option<&Pod>) -> Vec<ContainerRecreateState> {
+    // Without valid names there are no states.
+    if terms::malformed(object).is_some() {
+        return Vec::new();
+    }
     let answer = pod.and_then(|pod| own_answer(object, pod));
     let state = |name: &String| {
         let report = answer.and_then(|answer| answer.containers.iter().find(|report| report.name == *name));
@@ -252,9 +256,7 @@ fn states(object: &RecreateRequest, pod: Option<&Pod>) -> Vec<ContainerRecreateS
         let is_killed = report.is_some_and(|report| report.stopped_at.is_some());
         ContainerRecreateState { name: name.clone(), phase: Some(phase), message: String::new(), is_killed }
     };
-    // Without valid names there are no states.
-    let names = object.spec.containers.iter().filter(|_| terms::malformed(object).is_none());
-    names.map(|container| state(&container.name)).collect()
+    object.spec.containers.iter().map(|container| state(&container.name)).collect()
 }
 
 fn own_answer<'a>(object: &RecreateRequest, pod: &'a Pod) -> Option<&'a crate::api::status::Status> {

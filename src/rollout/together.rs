@@ -110,11 +110,11 @@ impl<'a> Member<'a> {
     }
 
     /// True when its containers may still run although all are to stop: it has not reported the stop, or the failure came
-    /// before it.
-    fn is_stopping(&self) -> bool {
-        let group = self.report.and_then(|report| report.group.as_ref());
-        let open = group.is_some_and(|group| group.prepared_at.is_some() && group.stopped_at.is_none());
-        open && self.progress != Progress::Done
+    /// before it. Nobody waits for a pod that is left out.
+    fn is_stopping(&self, group: &GroupStatus) -> bool {
+        let own = self.report.and_then(|report| report.group.as_ref());
+        let open = own.is_some_and(|own| own.prepared_at.is_some() && own.stopped_at.is_none());
+        open && self.progress != Progress::Done && !self.is_left_out(group)
     }
 
     /// True when its agent has nothing more to report.
@@ -162,8 +162,7 @@ pub(super) fn reconcile(rollout: &Rollout, input: &RolloutInput<'_>, started: Ti
         |pod: &&&Pod| !pod.base.has_ended() && group.prepare_at.is_some_and(|at| pod.base.created <= at);
     let members = input.pods.iter().filter(belongs).map(|pod| Member::of(pod, rollout, input));
     let (leaving, members): (Vec<_>, Vec<_>) = members.partition(|member| member.pod.base.is_deleting());
-    let is_stopping = |member: &Member<'_>| member.is_stopping() && !member.is_left_out(group);
-    let leaving = leaving.iter().any(is_stopping);
+    let leaving = leaving.iter().any(|member| member.is_stopping(group));
     let step = match group.phase {
         GroupPhase::Prepare => match stop_reason(rollout, input, started, 0, 1, false) {
             Some(StopReason { phase, reason, message }) => Step::End(phase, reason, message),
@@ -277,9 +276,7 @@ fn stopped(
     let end = later(group.stop_at.unwrap_or(now), seconds(terms.barrier_timeout_seconds));
     // Without a target its pods are not known.
     let is_unknown = members.is_empty() && group.pods > 0;
-    let stopping = leaving
-        || is_unknown
-        || members.iter().any(|member| member.is_stopping() && !member.is_left_out(group));
+    let stopping = leaving || is_unknown || members.iter().any(|member| member.is_stopping(group));
     if stopping && now < end { Step::Stay(Some(end)) } else { Step::Enter(GroupPhase::Start) }
 }
 
