@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release image-tools image dist push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak bench pictures clean
+.PHONY: setup helm kubernetes build release image-tools image dist push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak matrix bench pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -106,6 +106,11 @@ soak: setup kubernetes ## random operations under random faults on two nodes: MI
 	INPLACE_SOAK_MINUTES=$(MINUTES) INPLACE_SOAK_SEED=$(SEED) $(if $(OPERATIONS),INPLACE_SOAK_OPERATIONS=$(OPERATIONS)) \
 	  INPLACE_SOAK_REPORT="$(abspath $(CARGO_TARGET_DIR))/soak-$(SEED).json" \
 	  cargo test --locked --features faults --test cluster soak::random -- --nocapture
+
+RELEASES ?= bookworm trixie forky
+matrix: setup kubernetes release ## the node and cluster tests on the containerd of several releases of Debian; MATRIX_CLUSTER=all|"names"
+	bash tests/lab/matrix.sh docs/compatibility $(RELEASES)
+	$(MAKE) --no-print-directory reference
 
 clean:
 	cargo clean

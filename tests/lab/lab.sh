@@ -182,7 +182,8 @@ cri_answers() {
 start_containerd() {
   [ -z "$(pid_of containerd)" ] || return 0
   ln -sfn run/containerd.sock "$dir/containerd.sock"
-  background containerd "$(cat "$dir/binary")" -c "$dir/containerd.toml"
+  # containerd looks for its shim in PATH first: the one of the same package must come before that of the machine.
+  background containerd env PATH="$(dirname "$(cat "$dir/binary")"):$PATH" "$(cat "$dir/binary")" -c "$dir/containerd.toml"
   wait_for 20 cri_answers || die "containerd does not answer: $(tail -n 5 "$dir/logs/containerd.log")"
 }
 

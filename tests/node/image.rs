@@ -75,7 +75,7 @@ fn damage(lab: &Lab, name: &str) {
 
 #[test]
 fn a_disk_that_is_full() {
-    let lab = Lab::own(&Options { root_size: Some("48m".to_owned()), ..Options::default() });
+    let lab = Lab::own(&Options { root_size: Some("48m".to_owned()) });
     let pod = Pod::run(&lab, "full", PAIR);
     // Detected before the pull, if the required space is missing.
     let status = untouched(&pod, "lab/app:v2", &["--image-reserve", "100"]);

@@ -1,6 +1,6 @@
 //! The lab itself: it starts completely, and is removed without a trace.
 
-use std::{fs, process::Command};
+use std::{env, fs, process::Command};
 
 use crate::support::lab::{Lab, Options, run};
 
@@ -25,6 +25,17 @@ fn containerd_answers_on_its_endpoint() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the variable selects the containerd of all labs")]
+fn the_containerd_of_the_lab_is_the_selected_one() {
+    let selected = env::var_os("LAB_CONTAINERD").unwrap_or_else(|| "containerd".into());
+    let program = run(Command::new(selected).arg("--version"));
+    let version = program.split_whitespace().nth(2).unwrap();
+    let answers = Lab::shared().ctr(&["version"]);
+    let server = answers.split_once("Server:").unwrap().1;
+    assert!(server.contains(version), "{program}\n{answers}");
+}
+
+#[test]
 fn containerd_comes_back_after_a_kill() {
     let lab = Lab::own(&Options::default());
     lab.kill_containerd();
@@ -34,7 +45,7 @@ fn containerd_comes_back_after_a_kill() {
 
 #[test]
 fn a_lab_that_is_dropped_leaves_nothing() {
-    let lab = Lab::own(&Options { root_size: Some("64m".to_owned()), ..Options::default() });
+    let lab = Lab::own(&Options { root_size: Some("64m".to_owned()) });
     let dir = lab.dir.clone();
     let bridge = fs::read_to_string(dir.join("bridge")).unwrap();
     assert!(links().contains(bridge.trim()));

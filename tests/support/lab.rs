@@ -25,8 +25,6 @@ const HINT: &str = "run: make setup";
 pub(crate) struct Options {
     /// Puts containerd's root on a tmpfs of this size, such as `64m`.
     pub(crate) root_size: Option<String>,
-    /// Another containerd binary.
-    pub(crate) containerd: Option<PathBuf>,
 }
 
 /// A running containerd with an empty store, a registry with the images of `tests/lab/images.sh`, and a network.
@@ -68,9 +66,8 @@ impl Lab {
         // The guard starts first, so that a test killed during the start of the lab leaves nothing behind either.
         run(lab.script("guard").arg(process::id().to_string()));
         let mut up = lab.script("up");
-        up.env_remove("LAB_ROOT_SIZE").env_remove("LAB_CONTAINERD");
+        up.env_remove("LAB_ROOT_SIZE");
         up.envs(options.root_size.as_ref().map(|size| ("LAB_ROOT_SIZE", size)));
-        up.envs(options.containerd.as_ref().map(|path| ("LAB_CONTAINERD", path)));
         run(&mut up);
         lab.endpoint = setting(&lab.dir, "INPLACE_RUNTIME_ENDPOINT");
         lab.registry = setting(&lab.dir, "REGISTRY");

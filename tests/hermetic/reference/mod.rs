@@ -1,7 +1,8 @@
 //! The pages below `docs/reference`: each is what the code generates now, or, for the reasons, names each reason of the code
-//! and no other. `make reference` writes the generated pages. The pages about the command line are compared in
+//! and no other. The page about compatibility is generated from the result files of `make matrix`. `make reference` writes the generated pages. The pages about the command line are compared in
 //! `src/reference.rs`.
 
+mod compatibility;
 mod fields;
 mod keys;
 mod metrics;
@@ -67,6 +68,11 @@ fn reference_of_annotations_and_labels() {
     text.push_str("\n## The status\n\nThe JSON in `inplace.dev/status`.\n\n");
     text.push_str(&fields::table(&fields::below(&schema::<Status>(), &[])));
     page::check("annotations.md", "Annotations and labels", &text);
+}
+
+#[test]
+fn reference_of_the_compatibility() {
+    page::check("compatibility.md", "Compatibility", &compatibility::text());
 }
 
 #[test]
