@@ -25,7 +25,7 @@ use axum::routing::get;
 use futures_util::stream::{self, Stream};
 use ring::digest::{Digest, SHA256, digest};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,8 @@ use crate::cli::dashboard::view::{Page, Query};
 
 /// The least time between two states of a stream. Many pods change at the same moment.
 const INTERVAL: Duration = Duration::from_millis(200);
+/// How many streams are open at most. Each computes its own states, and a page in front of the user needs one.
+const MAX_STREAMS: usize = 32;
 /// The time that open answers get when the process ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// The files of the page: name, media type, content.
@@ -61,7 +63,7 @@ const HEADERS: [(&str, &str); 7] = [
 ];
 
 /// Who is answered.
-struct Door {
+struct Access {
     /// SHA-256 of the token: comparing digests takes no time that depends on the token.
     token: Digest,
     /// The value of the header `Host`. Not `localhost`: its other address may be another user's.
@@ -72,6 +74,7 @@ struct Door {
 #[derive(Clone)]
 struct Served {
     cache: Arc<Cache>,
+    streams: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
@@ -86,7 +89,7 @@ pub(super) async fn serve(
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let port = listener.local_addr()?.port();
-    let door = Door::new(token, port);
+    let access = Access::new(token, port);
     let router = Router::new()
         .route("/{token}/", get(page))
         .route("/{token}/{file}", get(file))
@@ -94,8 +97,8 @@ pub(super) async fn serve(
         .route("/{token}/api/rollout/{namespace}/{name}", get(rollout))
         .route("/{token}/api/workload/{namespace}/{kind}/{name}", get(workload))
         .route("/{token}/api/pod/{namespace}/{name}", get(pod))
-        .with_state(Served { cache, stop: stop.clone() })
-        .layer(middleware::from_fn_with_state(Arc::new(door), guard));
+        .with_state(Served { cache, streams: Arc::new(Semaphore::new(MAX_STREAMS)), stop: stop.clone() })
+        .layer(middleware::from_fn_with_state(Arc::new(access), guard));
     let ended = stop.clone();
     let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
     tokio::select! {
@@ -104,7 +107,7 @@ pub(super) async fn serve(
     }
 }
 
-impl Door {
+impl Access {
     fn new(token: &str, port: u16) -> Self {
         Self { token: digest(&SHA256, token.as_bytes()), host: format!("127.0.0.1:{port}") }
     }
@@ -135,8 +138,8 @@ impl Door {
 }
 
 /// Refuses requests without the token, and gives every answer its headers.
-async fn guard(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
-    let mut response = match door.refuses(request.uri().path(), request.headers()) {
+async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+    let mut response = match access.refuses(request.uri().path(), request.headers()) {
         Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
         None => next.run(request).await,
     };
@@ -194,7 +197,11 @@ impl Served {
     fn answer(self, headers: &HeaderMap, query: Query) -> Response {
         let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
         if accepted == Some("text/event-stream") {
-            return Sse::new(self.states(query)).keep_alive(KeepAlive::default()).into_response();
+            let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
+                let why = "too many pages are open: close some of them\n";
+                return (StatusCode::TOO_MANY_REQUESTS, why).into_response();
+            };
+            return Sse::new(self.states(query, permit)).keep_alive(KeepAlive::default()).into_response();
         }
         let page = Page::of(&self.cache.objects(), &query);
         let status = if page.is_missing() { StatusCode::NOT_FOUND } else { StatusCode::OK };
@@ -204,12 +211,17 @@ impl Served {
         }
     }
 
-    /// The present state, and then each state that differs from the one before.
-    fn states(self, query: Query) -> impl Stream<Item = Result<Event, Infallible>> {
+    /// The present state, and then each state that differs from the one before. The stream holds its permit until it ends.
+    fn states(
+        self,
+        query: Query,
+        permit: OwnedSemaphorePermit,
+    ) -> impl Stream<Item = Result<Event, Infallible>> {
         let changes = self.cache.changes();
-        stream::unfold((self, query, changes, String::new()), async |(served, query, mut changes, before)| {
+        let begin = (self, query, permit, changes, String::new());
+        stream::unfold(begin, async |(served, query, permit, mut changes, before)| {
             let text = served.next(&query, &mut changes, &before).await?;
-            Some((Ok(Event::default().data(&text)), (served, query, changes, text)))
+            Some((Ok(Event::default().data(&text)), (served, query, permit, changes, text)))
         })
     }
 

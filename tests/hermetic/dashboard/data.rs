@@ -9,7 +9,7 @@ use crate::api_server::{ApiServer, Fault, pods};
 
 const ROLLOUT: &str = "rollout/shop/web-restart-x7k2p";
 
-async fn shop() -> ApiServer {
+async fn start() -> ApiServer {
     let api = ApiServer::start().await;
     objects::put(&api);
     api
@@ -17,7 +17,7 @@ async fn shop() -> ApiServer {
 
 #[tokio::test]
 async fn the_overview_has_rollouts_in_progress_first_and_only_workloads_of_this_project() {
-    let api = shop().await;
+    let api = start().await;
     api.put(objects::pod("DaemonSet/logs", "logs-1", "node-1"));
     let dashboard = Dashboard::start(&api, &[]);
     let data = dashboard.data("overview").await;
@@ -48,7 +48,7 @@ async fn the_overview_has_rollouts_in_progress_first_and_only_workloads_of_this_
 
 #[tokio::test]
 async fn the_pods_of_a_rollout_are_cells_by_zone_and_node() {
-    let api = shop().await;
+    let api = start().await;
     let dashboard = Dashboard::start(&api, &[]);
     let data = dashboard.data(ROLLOUT).await;
     let zones: Vec<_> = data["view"]["zones"]
@@ -86,7 +86,7 @@ async fn the_pods_of_a_rollout_are_cells_by_zone_and_node() {
 
 #[tokio::test]
 async fn a_workload_has_its_rollouts_and_its_revisions() {
-    let api = shop().await;
+    let api = start().await;
     let dashboard = Dashboard::start(&api, &[]);
     let web = dashboard.data("workload/shop/deployment/web").await;
     let rollouts = web["view"]["rollouts"].as_array().unwrap();
@@ -108,7 +108,7 @@ async fn a_workload_has_its_rollouts_and_its_revisions() {
 
 #[tokio::test]
 async fn the_steps_of_an_operation_are_recorded_as_they_come() {
-    let api = shop().await;
+    let api = start().await;
     let dashboard = Dashboard::start(&api, &[]);
     let name = web(39);
     let path = format!("pod/shop/{name}");
@@ -146,7 +146,7 @@ async fn the_steps_of_an_operation_are_recorded_as_they_come() {
 
 #[tokio::test]
 async fn a_stream_has_each_change() {
-    let api = shop().await;
+    let api = start().await;
     let dashboard = Dashboard::start(&api, &[]);
     let stream = Client::new().get(format!("{}api/{ROLLOUT}", dashboard.url));
     let mut stream = stream.header("accept", "text/event-stream").send().await.unwrap();
@@ -171,7 +171,7 @@ async fn a_stream_has_each_change() {
 
 #[tokio::test]
 async fn environment_values_and_commands_are_in_no_answer() {
-    let api = shop().await;
+    let api = start().await;
     let dashboard = Dashboard::start(&api, &[]);
     for path in [
         "overview",
@@ -187,7 +187,7 @@ async fn environment_values_and_commands_are_in_no_answer() {
 
 #[tokio::test]
 async fn what_the_user_may_not_list_is_left_out_and_said() {
-    let api = shop().await;
+    let api = start().await;
     for call in ["LIST nodes", "LIST events"] {
         api.on(call).fault(Fault::Answer(403, "is forbidden"));
     }
@@ -207,7 +207,7 @@ async fn what_the_user_may_not_list_is_left_out_and_said() {
 
 #[tokio::test]
 async fn an_api_server_that_is_away_leaves_the_last_state() {
-    let api = shop().await;
+    let api = start().await;
     let dashboard = Dashboard::start(&api, &[]);
     api.go_away().await;
     let data = dashboard.until(&api, ROLLOUT, |data| data["current"] == false).await;
@@ -218,7 +218,7 @@ async fn an_api_server_that_is_away_leaves_the_last_state() {
 
 #[tokio::test]
 async fn namespaces_are_those_that_the_flags_say() {
-    let api = shop().await;
+    let api = start().await;
     let mut other = pods::pod("other", "lone", "node-1");
     answer(&mut other, &status("r", "Succeeded", "Ready", 9_000, Some(70)));
     other["metadata"]["ownerReferences"] = json!([]);

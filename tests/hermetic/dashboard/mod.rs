@@ -1,8 +1,8 @@
 //! The dashboard as a process, in front of a fake API server: who is answered, what is read from the API server, what the
 //! data says, and the page in a real browser.
 
+mod access;
 mod data;
-mod door;
 mod objects;
 mod page;
 mod terminal;

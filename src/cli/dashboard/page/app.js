@@ -15,7 +15,12 @@ function open() {
   // The parts stay encoded: a name is one part of the path, whatever it contains.
   stream = new EventSource(['api', ...(parts.length ? parts : ['overview'])].join('/'));
   stream.onmessage = message => show(JSON.parse(message.data));
-  stream.onerror = () => say('the dashboard has ended: run inplace dashboard again', true);
+  stream.onerror = () => say(
+    stream.readyState === EventSource.CLOSED
+      ? 'this page is not served: too many pages are open (close some and load this one again), or the dashboard has ended (run it again)'
+      : 'the dashboard has ended: run inplace dashboard again',
+    true,
+  );
   trail(parts.map(decodeURIComponent));
 }
 

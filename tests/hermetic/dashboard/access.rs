@@ -8,7 +8,7 @@ use reqwest::{Client, Method, StatusCode};
 use super::{Dashboard, objects};
 use crate::api_server::{ApiServer, Fault};
 
-async fn shop() -> (ApiServer, Dashboard) {
+async fn start() -> (ApiServer, Dashboard) {
     let api = ApiServer::start().await;
     objects::put(&api);
     let dashboard = Dashboard::start(&api, &[]);
@@ -26,7 +26,7 @@ async fn asked(url: &str, headers: &[(&str, &str)]) -> StatusCode {
 
 #[tokio::test]
 async fn only_who_knows_the_token_is_answered() {
-    let (api, dashboard) = shop().await;
+    let (api, dashboard) = start().await;
     let root = format!("http://{}", dashboard.host());
     let token = dashboard.url.trim_end_matches('/').rsplit('/').next().unwrap();
     let mut wrong = token.to_owned();
@@ -47,7 +47,7 @@ async fn only_who_knows_the_token_is_answered() {
 
 #[tokio::test]
 async fn another_name_for_this_address_is_not_answered() {
-    let (_server, dashboard) = shop().await;
+    let (_server, dashboard) = start().await;
     let port = dashboard.host().split(':').nth(1).unwrap();
     for (host, expected) in [
         (format!("127.0.0.1:{port}"), StatusCode::OK),
@@ -65,7 +65,7 @@ async fn another_name_for_this_address_is_not_answered() {
 /// A script that an earlier process on this port left in the browser would answer in place of this one.
 #[tokio::test]
 async fn no_service_worker_is_served() {
-    let (_server, dashboard) = shop().await;
+    let (_server, dashboard) = start().await;
     let script = format!("{}app.js", dashboard.url);
     assert_eq!(asked(&script, &[("service-worker", "script")]).await, StatusCode::FORBIDDEN);
     assert_eq!(asked(&script, &[]).await, StatusCode::OK);
@@ -73,7 +73,7 @@ async fn no_service_worker_is_served() {
 
 #[tokio::test]
 async fn requests_that_another_page_caused_are_not_answered() {
-    let (_server, dashboard) = shop().await;
+    let (_server, dashboard) = start().await;
     for (from, expected) in [
         ("same-origin", StatusCode::OK),
         ("none", StatusCode::OK),
@@ -89,7 +89,7 @@ async fn requests_that_another_page_caused_are_not_answered() {
 
 #[tokio::test]
 async fn every_answer_forbids_what_the_page_does_not_need() {
-    let (_server, dashboard) = shop().await;
+    let (_server, dashboard) = start().await;
     for path in ["", "app.js", "api/overview", "none", "../wrong/"] {
         let answer = reqwest::get(format!("{}{path}", dashboard.url)).await.unwrap();
         let header = |name: &str| answer.headers()[name].to_str().unwrap();
@@ -104,7 +104,7 @@ async fn every_answer_forbids_what_the_page_does_not_need() {
 
 #[tokio::test]
 async fn nothing_can_be_written_and_only_reads_reach_the_api_server() {
-    let (api, dashboard) = shop().await;
+    let (api, dashboard) = start().await;
     for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
         for path in ["", "app.js", "api/overview", "api/pod/shop/arena-0"] {
             let url = format!("{}{path}", dashboard.url);
@@ -130,7 +130,7 @@ async fn nothing_can_be_written_and_only_reads_reach_the_api_server() {
 
 #[tokio::test]
 async fn it_listens_on_the_loopback_interface_only() {
-    let (_server, dashboard) = shop().await;
+    let (_server, dashboard) = start().await;
     let port: u16 = dashboard.host().split(':').nth(1).unwrap().parse().unwrap();
     // Every address of 127.0.0.0/8 is on the loopback interface: a socket for all addresses would answer here too.
     assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
@@ -140,7 +140,7 @@ async fn it_listens_on_the_loopback_interface_only() {
 #[tokio::test]
 async fn a_signal_ends_it_also_with_an_open_stream() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let (_server, dashboard) = shop().await;
+        let (_server, dashboard) = start().await;
         let stream = Client::new().get(format!("{}api/overview", dashboard.url));
         let mut stream = stream.header("accept", "text/event-stream").send().await.unwrap();
         assert_eq!(stream.headers()["content-type"], "text/event-stream");
@@ -149,6 +149,31 @@ async fn a_signal_ends_it_also_with_an_open_stream() {
         assert_eq!(dashboard.end(signal), Some(0));
         while let Ok(Some(_)) = stream.chunk().await {}
     }
+}
+
+#[tokio::test]
+async fn only_so_many_streams_are_open_and_one_that_ends_makes_room() {
+    let (api, dashboard) = start().await;
+    let url = format!("{}api/overview", dashboard.url);
+    let client = Client::new();
+    let stream = async || client.get(&url).header("accept", "text/event-stream").send().await.unwrap();
+    let mut open = Vec::new();
+    for number in 0..32 {
+        let answer = stream().await;
+        assert_eq!(answer.status(), StatusCode::OK, "stream {number}");
+        open.push(answer);
+    }
+    let refused = stream().await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused.text().await.unwrap().contains("close some of them"));
+    assert_eq!(asked(&url, &[]).await, StatusCode::OK, "a page without a stream is answered");
+    open.pop();
+    let again = async {
+        while stream().await.status() != StatusCode::OK {
+            tokio::task::yield_now().await;
+        }
+    };
+    api.patiently("a stream after another one has ended", again).await;
 }
 
 #[tokio::test]
