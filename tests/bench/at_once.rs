@@ -29,6 +29,8 @@ const POLL: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(3);
 /// The policy of a restart after a failure.
 const POLICY: &str = "max-restarts=100,window=2s";
+/// The name of what is measured beside the ways.
+const JOB: &str = "a Job makes its pods again (backoffLimit)";
 
 /// A way to start the containers of all pods again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +106,14 @@ pub(crate) fn at_once(scale: &Scale, report: &mut Report) {
         report.title(&format!("   {} is measured", way.name()));
         (way.name(), measured)
     });
+    pods.remove();
+    let mut job = Samples::default();
+    for _ in 0..rounds {
+        job.add_ms(pods.job());
+    }
     report.title("   From the command, or the death of the one, to the last start");
-    let rows = measured.each_ref().map(|(name, measured)| (*name, &measured.last_start));
+    let mut rows = measured.each_ref().map(|(name, measured)| (*name, &measured.last_start)).to_vec();
+    rows.push((JOB, &job));
     report.distributions("at once, last start", &rows);
     report.title("   Downtime of each pod");
     let rows = measured.each_ref().map(|(name, measured)| (*name, &measured.downtime));
@@ -121,12 +129,54 @@ impl Pods<'_> {
         let labels = json!({"matchLabels": {"app": "train"}});
         let spread = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "DoNotSchedule", "labelSelector": labels}]);
-        let template = json!({"metadata": {"labels": {"app": "train"}}, "spec": {"terminationGracePeriodSeconds": 2,
-            "topologySpreadConstraints": spread, "containers": [{"name": "app", "image": "lab/app:v1"}]}});
+        let mut template = template();
+        template["spec"]["topologySpreadConstraints"] = spread;
         let manifest = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "train"},
             "spec": {"replicas": self.count, "selector": labels, "template": template}});
         self.cluster.apply(&self.cluster.named(&manifest.to_string()));
         self.cluster.kubectl(&["rollout", "status", "deployment/train", "--timeout=180s"]);
+    }
+
+    fn remove(&self) {
+        self.cluster.kubectl(&["delete", "deployment/train", "--timeout=60s"]);
+        self.until("all containers have ended", Running::is_empty);
+    }
+
+    /// All workers of a Job end at once, as those of a training job do after the first one has failed. Returns the milliseconds
+    /// until the last new start. Each call has a Job of its own, because the back-off of a Job gets longer with each failure.
+    fn job(&self) -> f64 {
+        thread::sleep(PAUSE);
+        let mut template = template();
+        template["spec"]["restartPolicy"] = json!("Never");
+        let manifest = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"},
+            "spec": {"parallelism": self.count, "completions": self.count, "backoffLimit": 1000, "template": template}});
+        self.cluster.apply(&self.cluster.named(&manifest.to_string()));
+        let before = self.until("all workers run", |running| running.len() == self.count);
+        let pids: Vec<_> = before.values().map(|instance| self.pid(instance)).collect();
+        let began = now();
+        for pid in pids {
+            kill(pid, Signal::SIGKILL).unwrap();
+        }
+        let after = self.until("all workers run again", |running| {
+            running.len() == self.count && running.keys().all(|uid| !before.contains_key(uid))
+        });
+        let last = after.values().map(|new| self.times(new).unwrap()[0]).max().unwrap();
+        self.cluster.kubectl(&["delete", "job/train", "--timeout=60s"]);
+        self.until("all containers have ended", Running::is_empty);
+        millis(last - began)
+    }
+
+    /// Waits until the containers that run are as wanted, and returns them.
+    fn until(&self, what: &str, is_so: impl Fn(&Running) -> bool) -> Running {
+        let end = Instant::now() + LONGEST;
+        loop {
+            let running = self.running();
+            if is_so(&running) {
+                return running;
+            }
+            assert!(Instant::now() < end, "not within {LONGEST:?}: {what}");
+            thread::sleep(POLL);
+        }
     }
 
     /// Restarts all pods once, and waits until nothing is left to do.
@@ -239,6 +289,12 @@ impl Pods<'_> {
     fn of_all(&self, verb: &str, what: &str) {
         self.cluster.kubectl(&[verb, "--overwrite", "pods", "-l", "app=train", what]);
     }
+}
+
+/// The template of the pods, without what only one kind of owner has.
+fn template() -> Value {
+    json!({"metadata": {"labels": {"app": "train"}}, "spec": {"terminationGracePeriodSeconds": 2,
+        "containers": [{"name": "app", "image": "lab/app:v1"}]}})
 }
 
 fn now() -> i64 {
