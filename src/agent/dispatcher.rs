@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::announce::{self, Announcement};
 use crate::agent::metrics::Metrics;
 use crate::agent::request_source::{CurrentRequests, Key, PodRequest, RequestSource, StatusSink};
+use crate::agent::traces::{Recorder, Traces};
 use crate::agent::work::{Begin, Ended, Work};
 use crate::api::group::{GroupProgress, GroupTask};
 use crate::api::pod_ref::PodRef;
@@ -49,6 +50,7 @@ pub(super) struct Dispatcher<B> {
     node: Node,
     sink: B,
     metrics: Metrics,
+    traces: Traces,
     /// Limits how many operations change containers at once.
     permits: Permits,
     /// Limits how many of them create and start containers at the same moment.
@@ -100,6 +102,7 @@ impl<B: StatusSink> Dispatcher<B> {
         node: Node,
         sink: B,
         metrics: Metrics,
+        traces: Traces,
         max_operations: usize,
         stop: CancellationToken,
     ) -> Self {
@@ -107,6 +110,7 @@ impl<B: StatusSink> Dispatcher<B> {
             node,
             sink,
             metrics,
+            traces,
             permits: Permits::new(max_operations),
             slots: Slots::of_node(),
             stop,
@@ -408,6 +412,7 @@ impl<B: StatusSink> Dispatcher<B> {
     /// that is, when the operation has really started.
     fn observer(&self, key: &Key, begun: Option<Announcement>) -> Observer {
         let (sink, metrics, key) = (self.sink.clone(), self.metrics.clone(), key.clone());
+        let trace = Recorder::new(self.traces.clone());
         let (begun, has_begun) = (Mutex::new(begun), AtomicBool::new(false));
         Arc::new(move |operation_event| match operation_event {
             OperationEvent::Status(status) => {
@@ -424,11 +429,13 @@ impl<B: StatusSink> Dispatcher<B> {
                         sink.announce(&key, end);
                     }
                     metrics.ended(status);
+                    trace.ended(&key, status);
                     let (phase, reason) = (status.phase, &status.reason);
                     tracing::info!(pod = %key, id = status.id, %phase, reason, message = status.message, "operation ended");
                 }
             }
-            OperationEvent::Effect { verb, took, effect_error, .. } => {
+            OperationEvent::Effect { verb, container, took, effect_error } => {
+                trace.effect(verb, container, took, effect_error);
                 metrics.effect(verb, took, effect_error);
                 sink.count(verb, effect_error);
             }

@@ -20,6 +20,7 @@ use crate::agent::dispatcher::Dispatcher;
 use crate::agent::metrics::Metrics;
 use crate::agent::request_source::{RequestSource, StatusSink};
 use crate::agent::standalone::{Manifests, Results};
+use crate::agent::traces::{Exporter, TraceArgs, Traces};
 use crate::api::annotation;
 use crate::cluster::agents::DEFAULT_MAX_OPERATIONS;
 use crate::cluster::client::{self, ConnectOptions};
@@ -45,6 +46,7 @@ mod dispatcher;
 mod metrics;
 mod request_source;
 mod standalone;
+mod traces;
 mod work;
 
 /// The pause between two checks whether the folder of the runtime's socket exists.
@@ -60,6 +62,8 @@ pub struct Args {
     settings: NodeArgs,
     #[command(flatten)]
     hooks: HookArgs,
+    #[command(flatten)]
+    traces: TraceArgs,
     /// Work without an API server, from the files in --pods-dir
     #[arg(long, requires = "pods_dir")]
     standalone: bool,
@@ -121,6 +125,9 @@ pub enum Error {
     /// No client for the API server can be created.
     #[error(transparent)]
     Cluster(#[from] crate::cluster::error::Error),
+    /// No HTTP client for the collector of traces can be created.
+    #[error("--otlp-endpoint: no HTTP client can be created: {0}")]
+    Traces(#[source] reqwest::Error),
     /// A folder or an address cannot be used.
     #[error("{what}: {source}")]
     Io {
@@ -145,7 +152,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
 /// # Errors
 /// If the agent cannot start, or its listen address is in use.
 pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error> {
-    let Args { settings, cluster, hooks, standalone, pods_dir, listen, max_operations, max_pulls } = args;
+    let Args { settings, cluster, hooks, traces, standalone, pods_dir, listen, max_operations, max_pulls } =
+        args;
     let endpoint = settings.endpoint()?;
     let Some(_lock) = lock(endpoint.path().as_ref(), &stop).await? else { return Ok(()) };
     let mut registry = Registry::with_prefix("inplace");
@@ -156,8 +164,10 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         Node::new(runtime.clone(), &settings.state_dir, usize::from(max_pulls), settings.image_reserve)?;
     metrics::register_pulls(&mut registry, &node.pulls);
     let max_operations = usize::from(max_operations);
-    let mut context =
-        AgentContext { listen, runtime, max_operations, background: std::future::ready(()).boxed(), stop };
+    let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
+    let traces = traces.exporter(&name, &mut registry, stop.clone()).map_err(Error::Traces)?;
+    let background = std::future::ready(()).boxed();
+    let mut context = AgentContext { listen, runtime, max_operations, background, traces, stop };
     if let (true, Some(folder)) = (standalone, pods_dir) {
         let results = Results::open(&settings.state_dir)
             .map_err(io(format!("results cannot be stored in {}", settings.state_dir.display())))?;
@@ -173,7 +183,6 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
         });
         return context.serve(node, metrics, registry, results, requests, None).await;
     }
-    let name = cluster.node_name.or(cluster.downward_node_name).unwrap_or_default();
     let target = ConnectOptions {
         kubeconfig: cluster.kubeconfig,
         context: cluster.context,
@@ -227,6 +236,8 @@ struct AgentContext {
     max_operations: usize,
     /// Runs the HookRuns of the node, and pulls images ahead of requests.
     background: BoxFuture<'static, ()>,
+    /// What takes the traces of operations, and what sends them.
+    traces: (Traces, Exporter),
     stop: CancellationToken,
 }
 
@@ -240,10 +251,10 @@ impl AgentContext {
         requests: impl RequestSource,
         pods: Option<NodePods>,
     ) -> Result<(), Error> {
-        let Self { listen, runtime, max_operations, background, stop } = self;
-        let dispatcher = Dispatcher::new(node, sink, metrics, max_operations, stop.clone());
+        let Self { listen, runtime, max_operations, background, traces: (traces, exporter), stop } = self;
+        let dispatcher = Dispatcher::new(node, sink, metrics, traces, max_operations, stop.clone());
         let router = admin::router(readiness(runtime, pods), Arc::new(registry));
-        let (served, (), ()) = tokio::join!(
+        let (served, (), (), ()) = tokio::join!(
             async {
                 let served = admin::serve(listen, router, stop.clone()).await;
                 // Without its listen address, the agent cannot be monitored. It ends, so that the failure is
@@ -252,7 +263,8 @@ impl AgentContext {
                 served
             },
             dispatcher.run(requests),
-            background
+            background,
+            exporter.run()
         );
         tracing::info!("agent stopped");
         served.map_err(io(format!("--listen {listen}")))

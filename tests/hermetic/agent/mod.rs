@@ -15,6 +15,7 @@ mod many_operations;
 mod pod_deletion;
 mod prefetch;
 mod requests;
+mod traces;
 mod unreachable_server;
 
 use std::thread::JoinHandle;
