@@ -26,6 +26,7 @@ use crate::cluster::agents::DEFAULT_MAX_OPERATIONS;
 use crate::cluster::client::{self, ConnectOptions};
 use crate::cluster::groups::GroupRestarts;
 use crate::cluster::hooks::HookRuns;
+use crate::cluster::pod::further_gate;
 use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
 use crate::cri::client::{Client, Readiness};
@@ -106,6 +107,16 @@ struct ClusterArgs {
     /// Use the imagePullSecrets of a pod to pull its images; requires RBAC permission to read them
     #[arg(long, env = "INPLACE_ALLOW_PULL_SECRETS")]
     allow_pull_secrets: bool,
+    /// Further readiness gates that the agent uses like InPlaceUpdateReady, of pods that do not have that gate. No other
+    /// controller may write their conditions
+    #[arg(
+        long,
+        env = "INPLACE_READINESS_GATE",
+        value_name = "TYPE,...",
+        value_delimiter = ',',
+        value_parser = further_gate
+    )]
+    readiness_gate: Vec<String>,
     #[command(flatten)]
     holder: HolderArgs,
 }
@@ -192,7 +203,7 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     // The watch of the pods runs until the last operation has reached a safe point.
     let watching = CancellationToken::new();
     let _watching = watching.clone().drop_guard();
-    let pods = NodePods::watch(api.clone(), &name, watching.clone());
+    let pods = NodePods::watch(api.clone(), &name, cluster.readiness_gate.into(), watching.clone());
     let server = Server::new(api);
     let groups = GroupRestarts::watch(server.clone(), watching.clone());
     let role = format!("the agent of node {name}");

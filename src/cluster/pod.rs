@@ -5,6 +5,7 @@
 //! `podtask::pod` or `rollout::pod` from it, and drops it (`trim`). Only what these two hold is cached, and they
 //! hold no environment.
 
+mod gates;
 mod membership;
 mod raw;
 #[cfg(test)]
@@ -19,8 +20,11 @@ use crate::api::group::Member;
 use crate::api::group_failure::GroupFailure;
 use crate::api::pod_ref::PodRef;
 use crate::api::status::Status;
+use crate::cluster::pod::gates::OtherGate;
 use crate::cluster::pod::membership::Membership;
-use crate::operation::snapshot::{Declared, DeclaredContainer, Gate, Origin};
+use crate::operation::snapshot::{Declared, DeclaredContainer, Origin};
+
+pub use gates::{BadGate, FurtherGates, further_gate};
 
 /// The annotation that marks the API server's copy of a static pod. Its value is the uid that the pod has on its
 /// node (`mirror_client.go` in pkg/kubelet/pod writes the hash, `common.go` in pkg/kubelet/config makes it the
@@ -46,6 +50,8 @@ pub struct Pod {
     ends_at: Option<Timestamp>,
     /// Where the containers of `declared` are in the spec, in the same order.
     places: Vec<Place>,
+    /// The readiness gates that are not of this project.
+    other_gates: Vec<OtherGate>,
     declared: Declared,
 }
 
@@ -81,7 +87,8 @@ impl Pod {
         };
         let containers: usize = self.declared.containers.iter().map(of_container).sum();
         let secrets: usize = self.pull_secrets.iter().map(String::len).sum();
-        size_of::<Self>() + annotations + containers + secrets + self.membership.bytes()
+        let gates: usize = self.other_gates.iter().map(OtherGate::bytes).sum();
+        size_of::<Self>() + annotations + containers + secrets + gates + self.membership.bytes()
     }
 
     /// The reference to the pod, with the uid that the pod has on its node; a static pod has another uid at the API
@@ -140,12 +147,8 @@ impl Pod {
         self.declared.deleting
     }
 
-    /// The state of the pod's readiness gate.
-    pub fn gate(&self) -> &Gate {
-        &self.declared.gate
-    }
-
-    /// The spec of the pod and the last report of its kubelet. The caller passes whether the cache is `current`.
+    /// The spec of the pod and the last report of its kubelet. The caller passes whether the cache is `current`. The
+    /// gate is that of this project.
     pub fn declared(&self, current: bool) -> Declared {
         Declared { current, ..self.declared.clone() }
     }

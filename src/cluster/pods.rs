@@ -9,11 +9,11 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::pod_ref::PodRef;
-use crate::cluster::pod::Pod;
+use crate::cluster::pod::{FurtherGates, Pod};
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::slices::{PodSlices, Slices};
 use crate::cluster::store::{Cached, Share, Store};
-use crate::operation::snapshot::{Declared, Origin};
+use crate::operation::snapshot::{Declared, Gate, Origin};
 use crate::process::clock;
 
 /// The limit for the cached pods of one namespace on the node, in bytes. It is more than its kubelet runs, plus
@@ -27,6 +27,7 @@ pub struct NodePods {
     node: Arc<str>,
     store: Store<Pod>,
     slices: Slices,
+    further_gates: FurtherGates,
 }
 
 impl Cached for Pod {
@@ -43,7 +44,13 @@ impl Cached for Pod {
 
 impl NodePods {
     /// Watches the pods of `node` until `stop`. The cache is empty when this returns; see [`Self::has_synced`].
-    pub fn watch(client: kube::Client, node: &str, stop: CancellationToken) -> Self {
+    /// `further_gates`: the readiness gates to use for pods without that of this project.
+    pub fn watch(
+        client: kube::Client,
+        node: &str,
+        further_gates: FurtherGates,
+        stop: CancellationToken,
+    ) -> Self {
         let server = Server::new(client);
         let selection = Selection {
             what: format!("the pods of node {node}"),
@@ -53,7 +60,7 @@ impl NodePods {
         };
         let slices = Slices::new(server.clone());
         let store = Store::watch(server.clone(), selection, stop);
-        Self { server, node: node.into(), store, slices }
+        Self { server, node: node.into(), store, slices, further_gates }
     }
 
     /// The name of the node.
@@ -78,7 +85,15 @@ impl NodePods {
     pub fn declared(&self, pod: &PodRef) -> Option<Declared> {
         // Check first whether the cache is current: what is read after the check is at least as new.
         let current = self.is_current();
-        self.get(pod).map(|cached| cached.declared_at(current, clock::now()))
+        self.get(pod).map(|cached| {
+            let gate = self.gate(&cached).1.clone();
+            Declared { gate, ..cached.declared_at(current, clock::now()) }
+        })
+    }
+
+    /// The readiness gate to use for `pod`, and its state.
+    pub fn gate<'a>(&self, pod: &'a Pod) -> (&'a str, &'a Gate) {
+        pod.gate(&self.further_gates)
     }
 
     /// The origin of the pod, as the API server reports it.

@@ -106,7 +106,7 @@ pub struct Declared {
     /// Why the kubelet is terminating the pod, or is about to, without a deletion request: an eviction, a preemption,
     /// a deadline, the shutdown of the node.
     pub ending: Option<String>,
-    /// The readiness gate `InPlaceUpdateReady`.
+    /// The readiness gate: `InPlaceUpdateReady`, or one that the agent is set to use in its place.
     pub gate: Gate,
     /// Since when the kubelet reports the pod as not Ready, in whole seconds; `None` while it is Ready.
     pub unready_since: Option<Timestamp>,

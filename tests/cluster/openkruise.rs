@@ -13,12 +13,13 @@ use crate::{
 #[test]
 fn objects_of_openkruise_are_carried_out_as_they_are() {
     let cluster = &*Cluster::leased();
-    let _agent = Agent::start(cluster, &[]);
+    let _agent = Agent::start(cluster, &["--readiness-gate=KruisePodReady"]);
     install(cluster);
     let _controller = Agent::controller_with(cluster, "openkruise", &["--container-recreate-requests"]);
     let parts = Parts::default();
     parts.run("a restart", || a_container_is_restarted_and_the_object_deleted(cluster));
     parts.run("a refusal", || what_cannot_be_carried_out_touches_nothing(cluster));
+    parts.run("a drain", || a_pod_is_drained_by_the_gate_that_it_has(cluster));
     parts.run("a clone set", || the_pods_of_a_clone_set_are_restarted(cluster));
 }
 
@@ -103,6 +104,40 @@ fn what_cannot_be_carried_out_touches_nothing(cluster: &Cluster) {
     assert_eq!(undrained["containerRecreateStates"][0]["phase"], "Failed");
     assert_eq!(pod.facts().settled().running("app").id, before.running("app").id);
     cluster.kubectl(&["delete", "containerrecreaterequest", "grace", "drain"]);
+}
+
+/// OpenKruise gives its pods this gate, and an existing pod cannot get another one.
+fn a_pod_is_drained_by_the_gate_that_it_has(cluster: &Cluster) {
+    const GATE: &str = "KruisePodReady";
+    let pod = Pod::run(
+        cluster,
+        "gated",
+        &format!("readinessGates: [{{conditionType: {GATE}}}]\n{}", PAIR.trim_start()),
+    );
+    pod.wait("it is Ready", crate::pod::is_ready);
+    cluster.apply(
+        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
+            "metadata": {"name": "drained", "namespace": "default"},
+            "spec": {"podName": pod.name, "containers": [{"name": "app"}], "strategy": {"unreadyGracePeriodSeconds": 2}}})
+        .to_string(),
+    );
+    let status = completed(cluster, "drained");
+    assert_eq!(status["containerRecreateStates"][0]["phase"], "Succeeded", "{status:#}");
+    pod.wait("it is Ready again", crate::pod::is_ready);
+    let seen = pod.seen();
+    let condition = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+        let gate = conditions.iter().find(|condition| condition.type_ == GATE)?;
+        Some(format!("{} {}", gate.status, gate.reason.as_deref()?))
+    };
+    let mut states: Vec<_> = seen.versions.iter().filter_map(condition).collect();
+    states.dedup();
+    assert_eq!(states, ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
+    let is_unready = |pod: &k8s_openapi::api::core::v1::Pod| {
+        condition(pod).as_deref() == Some("False InPlaceDrain") && !crate::pod::is_ready(pod)
+    };
+    assert!(seen.versions.iter().any(is_unready), "the pod left the endpoints");
+    cluster.kubectl(&["delete", "containerrecreaterequest", "drained"]);
 }
 
 /// The test plays the controller of the set: it creates one pod with the owner and the labels that such a pod has.

@@ -111,9 +111,10 @@ impl Gates {
             self.waits.insert(reference, wait);
             return;
         }
-        let repair = |owed| gate::repair(pod.gate(), over, false, owed);
+        let gate = self.pods.gate(pod).1;
+        let repair = |owed| gate::repair(gate, over, false, owed);
         // The gate was left closed by a failure. Only the journal says whether it has to be opened.
-        let left_closed = pod.gate().left_closed();
+        let left_closed = gate.left_closed();
         let Some(likely) = repair(left_closed.then_some(GateAction::Open)) else { return };
         // An earlier process may have written a closed gate just before it ended, so wait for that write to appear.
         let first = if likely == GateRepair::OpenNew { now } else { now + SETTLES };
@@ -129,7 +130,7 @@ impl Gates {
         // read runs in a task, because a slow disk may delay it.
         wait.under_way = true;
         let (pods, permits, end) = (self.pods.clone(), Arc::clone(&self.permits), self.end.clone());
-        let (journal, gate) = (self.journal.clone(), pod.gate().clone());
+        let (journal, gate) = (self.journal.clone(), gate.clone());
         tokio::spawn(async move {
             let ended = match journal.load_async(&reference).await {
                 Ok(Entry { open: None, owed_gate, .. }) => {

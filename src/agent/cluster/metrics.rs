@@ -53,7 +53,8 @@ impl Collector for Cache {
         let gauge = ConstGauge::new(i64::from(self.0.is_current()));
         let help = "1 while the watch of this node's pods is connected, 0 while it is not";
         gauge.encode(encoder.encode_descriptor("watch_connected", help, None, gauge.metric_type())?)?;
-        let left_closed = ConstGauge::new(closed_pods(&self.0.list()));
+        let count = closed_pods(&self.0.list(), |pod| self.0.gate(pod).1.left_closed());
+        let left_closed = ConstGauge::new(count);
         let help =
             "Pods of this node whose readiness gate a failed operation left closed: they get no traffic";
         left_closed.encode(encoder.encode_descriptor("closed_pods", help, None, left_closed.metric_type())?)
@@ -61,8 +62,8 @@ impl Collector for Cache {
 }
 
 /// The number of pods that a failed operation left closed. A pod that has finished or is being deleted does not count.
-fn closed_pods(pods: &[Arc<Pod>]) -> i64 {
-    let is_closed = |pod: &&Arc<Pod>| pod.gate().left_closed() && !pod.is_deleting() && !pod.is_finished();
+fn closed_pods(pods: &[Arc<Pod>], left_closed: impl Fn(&Pod) -> bool) -> i64 {
+    let is_closed = |pod: &&Arc<Pod>| left_closed(pod) && !pod.is_deleting() && !pod.is_finished();
     i64::try_from(pods.iter().filter(is_closed).count()).unwrap_or(i64::MAX)
 }
 
@@ -76,6 +77,7 @@ mod tests {
 
     use super::*;
     use crate::api::annotation;
+    use crate::cluster::pod::FurtherGates;
 
     /// A pod with a closed gate.
     fn pod(reason: &str, change: &Value) -> Arc<Pod> {
@@ -93,6 +95,8 @@ mod tests {
 
     #[test]
     fn a_pod_counts_while_a_failed_operation_keeps_it_closed() {
+        let closed =
+            |pods: &[Arc<Pod>]| closed_pods(pods, |pod| pod.gate(&FurtherGates::default()).1.left_closed());
         let (failed, same) = (annotation::GATE_FAILED, json!({}));
         let deleted = json!({"metadata": {"deletionTimestamp": "2026-11-20T10:02:00Z"}});
         let finished = json!({"status": {"phase": "Failed"}});
@@ -106,8 +110,8 @@ mod tests {
             (failed, &finished, 0),
             (failed, &open, 0),
         ] {
-            assert_eq!(closed_pods(&[pod(reason, change)]), expected, "{reason} {change}");
+            assert_eq!(closed(&[pod(reason, change)]), expected, "{reason} {change}");
         }
-        assert_eq!(closed_pods(&[pod(failed, &same), pod(failed, &same)]), 2);
+        assert_eq!(closed(&[pod(failed, &same), pod(failed, &same)]), 2);
     }
 }

@@ -18,6 +18,7 @@ use crate::cli::pod::plan_view::PlanView;
 use crate::cli::pod::server::PodClient;
 use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, hooks, plan_workload, write};
 use crate::cluster;
+use crate::operation::snapshot::{Declared, Gate};
 use crate::process::clock;
 
 /// Arguments of `plan`.
@@ -120,19 +121,52 @@ pub(super) async fn likely_refusal(server: &PodClient, pod: &Pod, request: &Requ
 }
 
 async fn plan_view(server: &PodClient, pod: &Pod, request: Request) -> Result<PlanView, Failed> {
-    let declared = declared(pod)?;
+    let (declared, other_gates) = declared(pod)?;
+    let is_gated = declared.gate != Gate::Absent;
     let node = match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
         Some(name) => server.node(name).await,
         None => None,
     };
     let mut seen = assemble(pod, declared, node.as_ref(), clock::now());
+    if !is_gated && !other_gates.is_empty() && request.drained_by().is_some() {
+        seen.unseen
+            .push(format!("whether the agent uses a readiness gate of the pod ({})", other_gates.join(", ")));
+    }
     seen.situation.hooks = hooks::named(server, pod, &request, &mut seen.unseen).await;
     Ok(PlanView::of(pod, seen, request))
 }
 
-/// The pod as input of the decisions, converted by the same code as in the agent.
-fn declared(pod: &Pod) -> Result<crate::operation::snapshot::Declared, Failed> {
+/// The pod as input of the decisions, converted by the same code as in the agent, and the names of its other readiness
+/// gates.
+fn declared(pod: &Pod) -> Result<(Declared, Vec<String>), Failed> {
     let trimmed = serde_json::to_value(pod).and_then(serde_json::from_value::<cluster::pod::Pod>);
     let trimmed = trimmed.map_err(|error| Failed::Other(format!("the pod cannot be read: {error}")))?;
-    Ok(trimmed.declared(true))
+    // A user has no right to read the flags of the agents, but sees whose condition of a gate they have written.
+    let gate = trimmed.gate(&trimmed.gates_of_agents()).1.clone();
+    let other_gates = trimmed.other_gates().map(str::to_owned).collect();
+    Ok((Declared { gate, ..trimmed.declared(true) }, other_gates))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_gate_counts_whose_condition_an_agent_has_written() {
+        let pod = |reason: &str| -> Pod {
+            let condition = json!({"type": "KruisePodReady", "status": "True", "reason": reason});
+            serde_json::from_value(json!({"metadata": {"name": "web"},
+                "spec": {"containers": [], "readinessGates": [{"conditionType": "KruisePodReady"}]},
+                "status": {"conditions": [condition]}}))
+            .unwrap()
+        };
+        let of = |reason: &str| {
+            let (declared, others) = declared(&pod(reason)).unwrap();
+            (declared.gate, others.join(","))
+        };
+        assert_eq!(of("InPlaceReady"), (Gate::Open, "KruisePodReady".to_owned()));
+        assert_eq!(of("Other"), (Gate::Absent, "KruisePodReady".to_owned()));
+    }
 }

@@ -187,7 +187,7 @@ fn gate(request: &Request, snapshot: &Snapshot) -> Option<String> {
     let gate = &snapshot.declared.as_ref()?.gate;
     match gate {
         Gate::Closed { reason } => {
-            Some(format!("the pod is out of traffic already (InPlaceUpdateReady is False: {reason})"))
+            Some(format!("the pod is out of traffic already (its readiness gate is closed: {reason})"))
         }
         Gate::Absent => Some(
             "the pod has no readiness gate InPlaceUpdateReady: it is not taken out of traffic first"

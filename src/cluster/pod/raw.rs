@@ -11,13 +11,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::api::annotation;
 use crate::api::pod_template::{is_changeable_field, is_extended_resource};
 use crate::api::quantity::Quantity;
 use crate::cluster::pod::Place;
+use crate::cluster::pod::gates::split;
 use crate::cluster::pod::membership::membership;
 use crate::operation::snapshot::{
-    Declared, DeclaredContainer, ExecProbe, Gate, Liveness, PullPolicy, RestartPolicy,
+    Declared, DeclaredContainer, ExecProbe, Liveness, PullPolicy, RestartPolicy,
 };
 
 /// The prefixes of the annotations that are cached.
@@ -277,7 +277,12 @@ struct Terminated {
 impl From<Pod> for super::Pod {
     fn from(pod: Pod) -> Self {
         let Pod { metadata, spec, status } = pod;
-        let (gate, memory_limit) = (gate(&spec, &status), memory_limit(&spec, &status));
+        let memory_limit = memory_limit(&spec, &status);
+        let names = spec.readiness_gates.into_iter().map(|gate| gate.condition_type);
+        let (gate, other_gates) = split(names, |name| {
+            let condition = status.conditions.iter().find(|condition| condition.r#type == name)?;
+            Some((condition.status.as_str(), condition.reason.as_deref()))
+        });
         let pull_secrets: Vec<_> = spec
             .image_pull_secrets
             .into_iter()
@@ -312,6 +317,7 @@ impl From<Pod> for super::Pod {
             ends_at: ends_at(spec.active_deadline_seconds, status.start_time),
             addresses: (status.pod_ip.clone(), status.host_ip.clone()),
             places,
+            other_gates,
             declared: Declared {
                 current: false,
                 deleting: metadata.deletion_timestamp.is_some(),
@@ -333,17 +339,6 @@ impl From<Pod> for super::Pod {
                 ..Default::default()
             },
         }
-    }
-}
-
-fn gate(spec: &Spec, status: &Status) -> Gate {
-    if !spec.readiness_gates.iter().any(|gate| gate.condition_type == annotation::GATE) {
-        return Gate::Absent;
-    }
-    match status.conditions.iter().find(|condition| condition.r#type == annotation::GATE) {
-        None => Gate::Unset,
-        Some(condition) if condition.status == "True" => Gate::Open,
-        Some(condition) => Gate::Closed { reason: condition.reason.clone().unwrap_or_default() },
     }
 }
 

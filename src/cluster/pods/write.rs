@@ -90,9 +90,9 @@ impl NodePods {
     /// `Gone` if the pod does not exist, or another pod has its name.
     pub async fn set_gate(&self, pod: &PodRef, open: bool, reason: &str, message: &str) -> Result<(), Error> {
         let doing = format!("{} the readiness gate of pod {pod}", if open { "opening" } else { "closing" });
-        let uid = self.api_uid(pod);
+        let (uid, seen) = (self.api_uid(pod), self.get(pod));
         let condition = json!({
-            "type": annotation::GATE,
+            "type": seen.as_ref().map_or(annotation::GATE, |seen| self.gate(seen).0),
             "status": if open { "True" } else { "False" },
             "reason": reason,
             "message": message,

@@ -26,6 +26,48 @@ async fn a_new_pod_gets_its_gate_opened_once() {
     assert_eq!(gate(&fixture.api.pod("shop", "ungated")), None);
 }
 
+/// A pod with a further gate alone is opened, drained and opened again by that gate. A pod with both gates has only its own
+/// opened.
+#[tokio::test]
+async fn a_further_gate_is_used_for_pods_without_the_own_one() {
+    const FURTHER: &str = "KruisePodReady";
+    let further = |pod: &serde_json::Value| {
+        let conditions = pod["status"]["conditions"].as_array().unwrap();
+        let found = conditions.iter().find(|condition| condition["type"] == FURTHER)?;
+        Some(format!("{} {}", found["status"].as_str()?, found["reason"].as_str()?))
+    };
+    let fixture = std::sync::Arc::new(Fixture::found().await);
+    let gates = |names: &[&str]| {
+        let gates = names.iter().map(|name| serde_json::json!({ "conditionType": name }));
+        gates.collect::<serde_json::Value>()
+    };
+    fixture.pod_with("further", |pod| pod["spec"]["readinessGates"] = gates(&["other", FURTHER]));
+    fixture.pod_with("both", |pod| pod["spec"]["readinessGates"] = gates(&[FURTHER, annotation::GATE]));
+    fixture.kubelet("further");
+    let agent = fixture.agent_with(&["--readiness-gate=KruisePodReady"]).await;
+    let is = |store: &super::Store, wanted: &str| {
+        further(&store.pod("shop", "further").unwrap()).as_deref() == Some(wanted)
+    };
+    fixture.api.until("an open gate", |store| is(store, "True InPlaceReady")).await;
+    let open = Some(("True", "InPlaceReady"));
+    fixture.api.until("an open gate", |store| gate(&store.pod("shop", "both").unwrap()) == open).await;
+    fixture
+        .pod_request("further", Some(r#"{"id":"a","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
+    fixture.api.until("a drain", |store| is(store, "False InPlaceDrain")).await;
+    fixture.reported("further", "a", "Succeeded").await;
+    fixture.api.until("an open gate", |store| is(store, "True InPlaceReady")).await;
+    assert_eq!(gate(&fixture.api.pod("shop", "further")), None);
+    assert_eq!(further(&fixture.api.pod("shop", "both")), None);
+    assert_eq!(fixture.attempt("further"), 1);
+    // Without the flag the pod has no gate.
+    agent.stop();
+    let _agent = fixture.agent().await;
+    fixture
+        .pod_request("further", Some(r#"{"id":"b","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
+    let refused = fixture.reported("further", "b", "Refused").await;
+    assert_eq!(refused["reason"], "NoReadinessGate");
+}
+
 #[tokio::test]
 async fn a_drain_that_was_left_behind_is_opened_and_no_other() {
     let fixture = Fixture::found().await;

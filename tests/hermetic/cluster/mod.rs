@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use inplace::api::pod_ref::PodRef;
 use inplace::cluster::client::{ConnectOptions, connect};
+use inplace::cluster::pod::FurtherGates;
 use inplace::cluster::pods::NodePods;
 use serde_json::Value;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -41,7 +42,7 @@ impl Fixture {
         let target = ConnectOptions { kubeconfig: Some(api.kubeconfig()), ..ConnectOptions::default() };
         let (client, _) = connect(&target).await.unwrap();
         let stop = CancellationToken::new();
-        let pods = NodePods::watch(client, NODE, stop.clone());
+        let pods = NodePods::watch(client, NODE, FurtherGates::default(), stop.clone());
         Self { api, pods, stop: stop.drop_guard() }
     }
 

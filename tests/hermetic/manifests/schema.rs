@@ -107,6 +107,8 @@ fn helm_refuses_a_wrong_value_and_names_it() {
         (json!({"imagePullSecrets": [{"names": "mine"}]}), "/imagePullSecrets/0"),
         (json!({"port": "9464"}), "/port"),
         (json!({"maxUnavailable": "ten"}), "/maxUnavailable"),
+        (json!({"readinessGates": ["Ready"]}), "/readinessGates/0"),
+        (json!({"readinessGates": ["it's"]}), "/readinessGates/0"),
         (json!({"admissionPolicy": {"enabled": "yes"}}), "/admissionPolicy/enabled"),
         (json!({"seLinuxOptions": {"kind": "spc_t"}}), "/seLinuxOptions"),
         (json!({"hooks": {"allow": "10.0.0.0/8"}}), "/hooks/allow"),

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{chart, key, pod, read};
+use super::{chart, key, kustomize, overlay, pod, read, same};
 
 #[test]
 fn every_value_of_the_chart_does_something() {
@@ -32,6 +32,7 @@ fn every_value_of_the_chart_does_something() {
         json!({"allowPullSecrets": true}),
         json!({"restartOnSecretChange": true}),
         json!({"containerRecreateRequests": true}),
+        json!({"readinessGates": ["KruisePodReady"]}),
         json!({"admissionPolicy": {"enabled": false}}),
         json!({"extraArgs": ["--log-json"]}),
         json!({"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}),
@@ -105,6 +106,31 @@ fn settings_of_hooks_and_of_the_guard_reach_those_who_read_them() {
     // With an empty list of exempt users every user is held.
     let made = chart(&json!({"deleteGuard": {"exemptUsers": []}}));
     assert!(made.values().any(|object| object.to_string().contains("\"--guard-exempt-users=\"")));
+}
+
+/// The component and the value of the chart install the same: a flag of the agents, and a policy that allows the condition.
+#[test]
+fn further_readiness_gates_reach_the_agents_and_the_policy() {
+    let made = chart(&json!({"readinessGates": ["KruisePodReady"]}));
+    let mut component = overlay(
+        |manifests| json!({"resources": [format!("{manifests}/base")], "components": [format!("{manifests}/openkruise-gate")]}),
+    );
+    component.extend(kustomize(&["crds"]));
+    same(&made, &component);
+    let plain = chart(&json!({}));
+    let changed: Vec<_> =
+        plain.iter().filter(|(name, object)| made[*name] != **object).map(|(name, _)| name).collect();
+    let policy = key("ValidatingAdmissionPolicy", "", "inplace-agent");
+    assert_eq!(changed, [&key("DaemonSet", "inplace-system", "inplace-agent"), &policy]);
+    let of = |names: Value| {
+        chart(&json!({"readinessGates": names}))[&policy]["spec"]["variables"][0]["expression"].clone()
+    };
+    assert_eq!(of(json!(["a.example/b", "c"])), "['InPlaceUpdateReady', 'a.example/b', 'c']");
+    let args = pod(&chart(&json!({"readinessGates": ["a.example/b", "c"]})))["containers"][0]["args"].clone();
+    let args: Vec<_> = args.as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+    assert_eq!(args.last(), Some(&"--readiness-gate=a.example/b,c"));
+    let known = Command::new(env!("CARGO_BIN_EXE_inplace")).args(&args).arg("--help").output().unwrap();
+    assert!(known.status.success(), "{}", String::from_utf8_lossy(&known.stderr));
 }
 
 /// Both forms of `imagePullSecrets` name the same Secret, and a digest has priority over a tag.

@@ -53,10 +53,19 @@ struct Validation {
 impl Policies {
     /// The policies of the shipped file.
     pub(super) fn shipped() -> Self {
+        Self::read(&std::fs::read_to_string("daemonset/admission-policy/policy.yaml").unwrap())
+    }
+
+    /// The same with one more condition that the agent may set.
+    pub(super) fn with_condition(name: &str) -> Self {
         let text = std::fs::read_to_string("daemonset/admission-policy/policy.yaml").unwrap();
+        Self::read(&text.replace("['InPlaceUpdateReady']", &format!("['InPlaceUpdateReady', '{name}']")))
+    }
+
+    fn read(text: &str) -> Self {
         let mut env = Env::stdlib();
         env.add_extension(extensions::strings).unwrap();
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+        let objects: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
         let policies = objects.iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy");
         let all: Vec<_> = policies.map(|object| Policy::read(&env, object)).collect();
         Self { env: Arc::new(env), all }

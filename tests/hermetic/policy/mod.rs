@@ -77,6 +77,29 @@ fn the_accounts_are_meant_in_every_namespace_and_nobody_else_is() {
     }
 }
 
+/// A further readiness gate opens the policy for that condition alone.
+#[test]
+fn a_further_condition_is_allowed_by_its_name() {
+    let sets = |name: &str| {
+        let (old, mut new) = (pod(OWN, "restart app", None), pod(OWN, "restart app", None));
+        strategic(&mut new, &json!({"status": {"conditions": [{"type": name, "status": "False"}]}}));
+        of_pod("UPDATE", "status", old, new)
+    };
+    let policies = Policies::with_condition("KruisePodReady");
+    for allowed in ["KruisePodReady", "InPlaceUpdateReady"] {
+        assert!(policies.denies(&sets(allowed)).is_none(), "{allowed}");
+    }
+    for denied in ["Ready", "example.dev/x", "KruisePodReady2"] {
+        let denial = policies.denies(&sets(denied)).unwrap();
+        assert!(
+            denial.message.ends_with("no condition but InPlaceUpdateReady, KruisePodReady"),
+            "{}",
+            denial.message
+        );
+    }
+    assert!(Policies::shipped().denies(&sets("KruisePodReady")).is_some());
+}
+
 /// A description, the request, and the policy that denies it with part of its message.
 type Judged = (String, Review, Option<(&'static str, &'static str)>);
 

@@ -19,12 +19,12 @@ const NAMES: &str = r#"call!\(|debug_(struct|tuple)|write_str|named\("|forbidden
 /// Words in the sources that look like a reason and are none.
 const OTHERS: &str = "
 Always AlwaysAllow Authorization Available Away Bound Cancelled Chosen ClaimTemplate CloneSet ContainerRecreateRequest
-ContainerRecreateRequests ClusterFirst ConfigMap Deferred DeleteGuard DeletionByTaintManager Deployment DisruptionTarget
+ContainerRecreateRequests ContainersReady ClusterFirst ConfigMap Deferred DeleteGuard DeletionByTaintManager Deployment DisruptionTarget
 DoesNotExist Dropped Ei Equal Error Exists Fail Failure False FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun
 HostIP IfNotPresent Ignore In Infeasible InPlace ControllerRevisions GameDeployments GameStatefulSets
-InPlaceRollout InPlaceRollouts InPlaceUpdateReady Inconclusive Ki Kind Mi ModifiedContainer
+InPlaceRollout InPlaceRollouts InPlaceUpdateReady Initialized Inconclusive Ki Kind Mi ModifiedContainer
 NamespaceTerminating Never Node NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer
-PodDisruptionBudgets PodIP PodName PodNamespace PodResizeInProgress PodResizePending PodTemplate PostHook Present Progressing Pull Pulled Ready
+PodDisruptionBudgets PodHasNetwork PodIP PodName PodNamespace PodReadyToStartContainers PodResizeInProgress PodResizePending PodScheduled PodTemplate PostHook Present Progressing Pull Pulled Ready
 Reconciling Recreate ReplicaSet RestartContainer Rollback RolledBack Rollout ScaleFailed ScaleIn Secret Sent Stalled StartFirst StartInPlaceUpdate StopFirst Swap
 TerminationByKubelet Ti Together True Unknown Unreached UpdateFailed Updated
 Verify Warning
