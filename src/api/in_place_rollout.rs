@@ -168,6 +168,10 @@ pub struct PodTerms {
     /// Seconds that the new containers may take to become Ready.
     #[schemars(range(min = 1))]
     pub ready_timeout_seconds: i32,
+    /// Seconds that each container has to stop, in place of the pod's own `terminationGracePeriodSeconds`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86_399))]
+    pub termination_grace_period_seconds: Option<i32>,
     /// Seconds until the request of one pod must have ended.
     #[schemars(range(min = 1, max = 86_400))]
     pub deadline_seconds: i32,
@@ -193,6 +197,7 @@ impl Default for PodTerms {
             post_hook: None,
             min_ready_seconds: 0,
             ready_timeout_seconds: READY_TIMEOUT_SECONDS.cast_signed(),
+            termination_grace_period_seconds: None,
             deadline_seconds: DEADLINE_SECONDS.cast_signed(),
             on_failure: OnFailure::default(),
             engine: RequestedEngine::default(),

@@ -48,6 +48,10 @@ pub struct Request {
     /// Seconds that a new container may take to become Ready.
     #[serde(default = "default_ready_timeout")]
     pub ready_timeout_seconds: u32,
+    /// Seconds that each container has to stop, its preStop handler included, in place of the pod's own
+    /// `terminationGracePeriodSeconds`. As with a kubelet, it has at least 2 s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period_seconds: Option<u32>,
     /// Seconds until the request must have ended.
     #[serde(default = "default_deadline")]
     pub deadline_seconds: u32,
@@ -216,6 +220,7 @@ impl Request {
             post_hook: None,
             min_ready_seconds: 0,
             ready_timeout_seconds: READY_TIMEOUT_SECONDS,
+            termination_grace_period_seconds: None,
             deadline_seconds: DEADLINE_SECONDS,
             on_failure: OnFailure::default(),
             engine: RequestedEngine::default(),
@@ -301,9 +306,11 @@ impl Request {
         if !(1..=MAX_DEADLINE_SECONDS).contains(&self.deadline_seconds) {
             return Err(value("deadlineSeconds", format!("1 to {MAX_DEADLINE_SECONDS}")));
         }
-        for (field, seconds) in
-            [("gracePeriodSeconds", self.grace_period_seconds), ("minReadySeconds", self.min_ready_seconds)]
-        {
+        for (field, seconds) in [
+            ("gracePeriodSeconds", self.grace_period_seconds),
+            ("minReadySeconds", self.min_ready_seconds),
+            ("terminationGracePeriodSeconds", self.termination_grace_period_seconds.unwrap_or(0)),
+        ] {
             if seconds >= self.deadline_seconds {
                 let problem =
                     format!("{seconds} does not fit into deadlineSeconds {}", self.deadline_seconds);
@@ -503,6 +510,10 @@ mod tests {
             (r#"{"containers":[{"name":"a"}],"deadlineSeconds":0}"#, "deadlineSeconds: 1 to 86400"),
             (r#"{"containers":[{"name":"a"}],"deadlineSeconds":-1}"#, "invalid value"),
             (r#"{"containers":[{"name":"a"}],"gracePeriodSeconds":600}"#, "does not fit"),
+            (
+                r#"{"containers":[{"name":"a"}],"terminationGracePeriodSeconds":600}"#,
+                "terminationGracePeriodSeconds: 600 does not fit",
+            ),
             (
                 r#"{"containers":[{"name":"a"}],"readyTimeoutSeconds":601}"#,
                 "readyTimeoutSeconds: 601 does not fit into deadlineSeconds 600",

@@ -5,6 +5,7 @@
 //! Whatever an engine may not do is a [`Refusal`] with the reason. It executes nothing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,8 @@ pub(super) struct Facts<'a> {
     pub(super) memory: Option<&'a Memory>,
     /// The hashes that the kubelet wrote on it earlier, by the image in the spec at that time.
     pub(super) hashes: Option<&'a BTreeMap<String, String>>,
+    /// How long it has to stop: that of its pod, or that of the request.
+    pub(super) grace: Duration,
     pub(super) now: Timestamp,
 }
 
@@ -266,6 +269,11 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
     };
     if facts.owner == Owner::KubeletStatic {
         return not("the pod is a static pod: change its spec in the manifest on its node");
+    }
+    if facts.grace != facts.container.grace {
+        return not(
+            "its kubelet would stop it, with the grace period of the pod, not with that of the request",
+        );
     }
     let alias = facts.source.and_then(|source| source.alias.as_deref());
     let (to, why) = match (facts.image, alias) {

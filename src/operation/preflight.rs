@@ -4,6 +4,7 @@
 //! not plan anything or change anything.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -420,6 +421,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
         return Err(Refusal::NoReadinessGate { pod: pod(), field });
     }
     let hooks = hooks(&request, &sandbox.pod, &situation.hooks)?;
+    let own_grace = request.termination_grace_period_seconds.map(|own| Duration::from_secs(own.into()));
     let mut targets = Vec::with_capacity(request.containers.len());
     for target in &request.containers {
         let container = replaceable(
@@ -438,6 +440,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             source: situation.sources.get(&target.name),
             hashes: situation.hashes.get(&target.name),
             memory: situation.memory.as_ref(),
+            grace: own_grace.unwrap_or(container.grace),
             now: situation.now,
         };
         let choice = choose(request.engine, &facts)?;
@@ -449,7 +452,7 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
         targets.push(AdmittedTarget {
             from: choice.before(container),
             choice,
-            container: container.clone(),
+            container: Container { grace: facts.grace, ..container.clone() },
             image: target.image.clone(),
             next_attempt: next_attempt(snapshot, &target.name),
             shares_termination_log: facts.source.is_some_and(|source| source.shares_termination_log),

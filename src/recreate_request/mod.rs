@@ -32,8 +32,6 @@ pub use decide::{Decision, decide, withdraw};
 
 /// How much longer than its request a record keeps other objects from the pod: its controller may be away.
 const RECORD_SPARE: SignedDuration = SignedDuration::from_mins(2);
-/// What a kubelet uses if a pod does not say how long its containers may take to stop.
-const TERMINATION_GRACE_SECONDS: i64 = 30;
 
 /// A `ContainerRecreateRequest` as it was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,8 +90,6 @@ pub struct Pod {
     pub base: pod::Pod,
     /// The object whose request the pod has.
     pub record: Option<PodRecord>,
-    /// Seconds that its containers may take to stop.
-    pub termination_grace_seconds: i64,
 }
 
 impl Pod {
@@ -101,12 +97,7 @@ impl Pod {
     pub fn read(pod: &core::Pod) -> Self {
         let annotations = pod.metadata.annotations.as_ref();
         let record = annotations.and_then(|all| all.get(annotation::RECREATE_REQUEST));
-        let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-        Self {
-            base: pod::Pod::read(pod),
-            record: record.and_then(|text| serde_json::from_str(text).ok()),
-            termination_grace_seconds: grace.unwrap_or(TERMINATION_GRACE_SECONDS),
-        }
+        Self { base: pod::Pod::read(pod), record: record.and_then(|text| serde_json::from_str(text).ok()) }
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) fn request(object: &RecreateRequest, pod: &Pod, seconds: u32) -> Resu
     for (index, container) in spec.containers.iter().enumerate() {
         problems.extend(of_container(index, container, pod));
     }
-    problems.extend(of_strategy(&strategy, spec.containers.len(), pod));
+    problems.extend(of_strategy(&strategy, spec.containers.len()));
     if spec.active_deadline_seconds.is_some_and(|own| !(1..=i64::from(MAX_DEADLINE_SECONDS)).contains(&own)) {
         problems.push(format!("spec.activeDeadlineSeconds: 1 to {MAX_DEADLINE_SECONDS}"));
     }
@@ -73,6 +73,7 @@ pub(super) fn request(object: &RecreateRequest, pod: &Pod, seconds: u32) -> Resu
         min_ready_seconds: number(strategy.min_started_seconds),
         // OpenKruise knows no other limit for a container that does not become Ready.
         ready_timeout_seconds: seconds,
+        termination_grace_period_seconds: strategy.termination_grace_period_seconds.map(number),
         deadline_seconds: seconds,
         reason: format!("ContainerRecreateRequest {}", object.name),
         ..Request::new(request_id(&object.uid), names.collect())
@@ -110,7 +111,7 @@ fn of_container(index: usize, container: &RecreateContainer, pod: &Pod) -> Vec<S
     problems
 }
 
-fn of_strategy(strategy: &RecreateStrategy, containers: usize, pod: &Pod) -> Vec<String> {
+fn of_strategy(strategy: &RecreateStrategy, containers: usize) -> Vec<String> {
     let mut problems: Vec<_> =
         strategy.unknown.keys().map(|field| unknown(&format!("spec.strategy.{field}"))).collect();
     let mut problem = |field: &str, text: String| problems.push(format!("spec.strategy.{field}: {text}"));
@@ -124,14 +125,8 @@ fn of_strategy(strategy: &RecreateStrategy, containers: usize, pod: &Pod) -> Vec
         ),
         other => problem("failurePolicy", format!("`{other}` is none of Fail, Ignore")),
     }
-    let own = pod.termination_grace_seconds;
-    if let Some(seconds) = strategy.termination_grace_period_seconds.filter(|seconds| *seconds != own) {
-        problem(
-            "terminationGracePeriodSeconds",
-            format!("{seconds} is not that of the pod ({own}), which is always used: remove it"),
-        );
-    }
     for (field, value) in [
+        ("terminationGracePeriodSeconds", strategy.termination_grace_period_seconds.unwrap_or(0)),
         ("unreadyGracePeriodSeconds", strategy.unready_grace_period_seconds.unwrap_or(0)),
         ("minStartedSeconds", strategy.min_started_seconds),
     ] {
@@ -152,6 +147,7 @@ fn named(error: &InvalidRequest) -> String {
     let field = match field.as_str() {
         "gracePeriodSeconds" => "strategy.unreadyGracePeriodSeconds",
         "minReadySeconds" => "strategy.minStartedSeconds",
+        "terminationGracePeriodSeconds" => "strategy.terminationGracePeriodSeconds",
         "deadlineSeconds" => "activeDeadlineSeconds",
         other => other,
     };

@@ -79,6 +79,7 @@ fn an_object_becomes_one_request_and_its_answer_the_status() {
     let names: Vec<_> = request.containers.iter().map(|target| target.name.as_str()).collect();
     assert_eq!((request.id.as_str(), names), ("recreate-u-1", vec!["side", "app"]));
     assert!(request.each_ready && request.containers.iter().all(|target| target.image.is_none()));
+    assert_eq!(request.termination_grace_period_seconds, Some(30));
     let seconds = [request.grace_period_seconds, request.min_ready_seconds];
     assert_eq!((seconds, request.deadline_seconds, request.ready_timeout_seconds), ([3, 10], 280, 280));
     assert_eq!(patch.labels["inplace.dev/recreate-request-uid"].as_deref(), Some("u-1"));
@@ -120,8 +121,12 @@ fn what_has_no_counterpart_is_refused_by_its_name_and_touches_nothing() {
             "spec.strategy.failurePolicy: with Ignore",
         ),
         (
-            json!({"strategy": {"terminationGracePeriodSeconds": 5}}),
-            "spec.strategy.terminationGracePeriodSeconds: 5 is not",
+            json!({"strategy": {"terminationGracePeriodSeconds": -1}}),
+            "spec.strategy.terminationGracePeriodSeconds: 0 to",
+        ),
+        (
+            json!({"strategy": {"terminationGracePeriodSeconds": 60}, "activeDeadlineSeconds": 60}),
+            "spec.strategy.terminationGracePeriodSeconds: 60 does not fit",
         ),
         (json!({"strategy": {"minStartedSeconds": -1}}), "spec.strategy.minStartedSeconds: 0 to"),
         (
@@ -146,7 +151,8 @@ fn fields_without_an_effect_of_their_own_are_accepted() {
     let strategy =
         json!({"failurePolicy": "Ignore", "forceRecreate": true, "terminationGracePeriodSeconds": null});
     let decision = decide(&object(&json!({"strategy": strategy}), &json!({})), Some(&pod(|_| ())), at(1));
-    assert_eq!(requested(&decision.patch.unwrap()).deadline_seconds, 600);
+    let request = requested(&decision.patch.unwrap());
+    assert_eq!((request.deadline_seconds, request.termination_grace_period_seconds), (600, None));
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
         ("pod.gracePeriodSeconds", terms.grace_period_seconds),
         ("pod.minReadySeconds", terms.min_ready_seconds),
         ("pod.readyTimeoutSeconds", terms.ready_timeout_seconds),
+        ("pod.terminationGracePeriodSeconds", terms.termination_grace_period_seconds.unwrap_or(0)),
         ("pod.deadlineSeconds", terms.deadline_seconds),
         ("deadlineSeconds", spec.deadline_seconds.unwrap_or(1)),
         ("progressDeadlineSeconds", spec.progress_deadline_seconds.unwrap_or(1)),

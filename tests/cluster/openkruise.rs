@@ -20,6 +20,7 @@ fn objects_of_openkruise_are_carried_out_as_they_are() {
     parts.run("a restart", || a_container_is_restarted_and_the_object_deleted(cluster));
     parts.run("a refusal", || what_cannot_be_carried_out_touches_nothing(cluster));
     parts.run("a drain", || a_pod_is_drained_by_the_gate_that_it_has(cluster));
+    parts.run("a time to stop", || a_container_has_the_time_to_stop_that_the_object_says(cluster));
     parts.run("a clone set", || the_pods_of_a_clone_set_are_restarted(cluster));
 }
 
@@ -95,15 +96,43 @@ fn what_cannot_be_carried_out_touches_nothing(cluster: &Cluster) {
         );
         completed(cluster, name)
     };
-    let unknown = create("grace", json!({"terminationGracePeriodSeconds": 7}));
+    let unknown = create("unknown", json!({"newField": true}));
     let message = unknown["message"].as_str().unwrap();
-    assert!(message.contains("spec.strategy.terminationGracePeriodSeconds: 7 is not"), "{message}");
+    assert!(message.contains("spec.strategy.newField: this program does not know"), "{message}");
     // The agent refuses: the pod has no readiness gate.
     let undrained = create("drain", json!({"unreadyGracePeriodSeconds": 3}));
     assert!(undrained["message"].as_str().unwrap().contains("NoReadinessGate"), "{undrained:#}");
     assert_eq!(undrained["containerRecreateStates"][0]["phase"], "Failed");
     assert_eq!(pod.facts().settled().running("app").id, before.running("app").id);
-    cluster.kubectl(&["delete", "containerrecreaterequest", "grace", "drain"]);
+    cluster.kubectl(&["delete", "containerrecreaterequest", "unknown", "drain"]);
+}
+
+/// The container ignores SIGTERM, and the grace period of its pod is longer than the request may take.
+fn a_container_has_the_time_to_stop_that_the_object_says(cluster: &Cluster) {
+    let command = "trap '' TERM; while :; do sleep 1; done";
+    let pod = Pod::run(
+        cluster,
+        "patient",
+        &format!(
+            "terminationGracePeriodSeconds: 300\ncontainers:\n- {{name: app, image: lab/app:v1, command: [sh, -c, \"{command}\"]}}\n"
+        ),
+    );
+    let before = pod.facts().settled();
+    cluster.apply(
+        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
+            "metadata": {"name": "hurried", "namespace": "default"},
+            "spec": {"podName": pod.name, "containers": [{"name": "app"}], "activeDeadlineSeconds": 60,
+                "strategy": {"terminationGracePeriodSeconds": 3}}})
+        .to_string(),
+    );
+    let status = completed(cluster, "hurried");
+    assert_eq!(status["containerRecreateStates"][0]["phase"], "Succeeded", "{status:#}");
+    let after = pod.facts().settled();
+    assert_ne!(after.running("app").id, before.running("app").id);
+    let report = crate::agent::status(&pod.get()).unwrap();
+    let took = report.containers[0].stopped_at.unwrap().duration_since(report.started_at.unwrap());
+    assert!((3..30).contains(&took.as_secs()), "{took}");
+    cluster.kubectl(&["delete", "containerrecreaterequest", "hurried"]);
 }
 
 /// OpenKruise gives its pods this gate, and an existing pod cannot get another one.

@@ -43,6 +43,9 @@ pub(super) struct RequestFlags {
     #[arg(long, value_name = "TIME", help = with_default(
         "How long the new container may take to become Ready", Seconds(READY_TIMEOUT_SECONDS)))]
     ready_timeout: Option<Seconds>,
+    /// How long each container has to stop, in place of its pod's terminationGracePeriodSeconds
+    #[arg(long, value_name = "TIME")]
+    termination_grace: Option<Seconds>,
     #[arg(long, value_name = "TIME", help = with_default(
         "Time until the request must have ended", Seconds(DEADLINE_SECONDS)))]
     deadline: Option<Seconds>,
@@ -176,6 +179,7 @@ impl RequestFlags {
             min_ready,
             each_ready,
             ready_timeout,
+            termination_grace,
             deadline,
             on_failure,
             engine,
@@ -202,6 +206,7 @@ impl RequestFlags {
             each_ready,
             min_ready_seconds: or(min_ready, default.min_ready_seconds),
             ready_timeout_seconds: or(ready_timeout, default.ready_timeout_seconds),
+            termination_grace_period_seconds: termination_grace.map(|Seconds(seconds)| seconds),
             deadline_seconds: or(deadline, default.deadline_seconds),
             on_failure: on_failure.map_or(default.on_failure, Into::into),
             engine: engine.map_or(default.engine, Into::into),
@@ -289,7 +294,7 @@ mod tests {
         let request = request(
             "--grace 30s --drain confirmed --pre-hook drain --post-hook check --hook-arg k=v --hook-arg x=a=b \
              --min-ready 5 \
-             --ready-timeout 1m --deadline 5m --on-failure keep --engine respec --reason ticket-42 --id other",
+             --ready-timeout 1m --termination-grace 7s --deadline 5m --on-failure keep --engine respec --reason ticket-42 --id other",
         );
         let hook = |name| json!({"templateName": name, "args": [{"name": "k", "value": "v"}, {"name": "x", "value": "a=b"}]});
         assert_eq!(
@@ -297,7 +302,7 @@ mod tests {
             json!({
                 "id": "web-1", "containers": [{"name": "app"}], "gracePeriodSeconds": 30, "drain": "Confirmed",
                 "preHook": hook("drain"), "postHook": hook("check"), "minReadySeconds": 5,
-                "readyTimeoutSeconds": 60, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Respec",
+                "readyTimeoutSeconds": 60, "terminationGracePeriodSeconds": 7, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Respec",
                 "reason": "ticket-42",
             })
         );

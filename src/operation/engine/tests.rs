@@ -206,6 +206,32 @@ fn a_swap_changes_the_spec() {
     }
 }
 
+/// A kubelet that replaces a container stops it with the grace period of the pod, which is 30 s here.
+#[test]
+fn a_grace_period_of_the_request_needs_an_engine_that_stops_the_container() {
+    let situation = cluster(|s| source(s).not_cloneable = Some("field 99".into()));
+    for (seconds, image, expected) in [
+        (30, "", "Respec"),
+        (5, "", "Stop"),
+        (30, r#","image":"repo/app:v2""#, "Respec"),
+        (5, r#","image":"repo/app:v2""#, "EngineUnavailable"),
+    ] {
+        let text = format!(
+            r#"{{"containers":[{{"name":"app"{image}}}],"terminationGracePeriodSeconds":{seconds}}}"#
+        );
+        match ask(&text, &situation) {
+            Ok(admitted) => {
+                let planned = Plan::of(admitted).containers.remove(0);
+                assert_eq!(format!("{:?}", planned.engine), expected, "{text}");
+            }
+            Err(refusal) => {
+                assert_eq!(refusal.reason(), expected, "{text}");
+                assert!(refusal.to_string().contains("with the grace period of the pod"), "{refusal}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_static_pod_is_made_again_or_stopped_and_its_spec_never_changed() {
     let mut situation = cluster(owned_by(Owner::KubeletStatic));

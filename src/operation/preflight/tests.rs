@@ -180,6 +180,19 @@ fn the_shortest_deadline_that_is_admitted_leaves_time_to_begin() {
     }
 }
 
+/// The pod gives its containers 30 s to stop.
+#[test]
+fn the_grace_period_of_a_request_takes_the_place_of_the_pods() {
+    let restart = |own: &str| format!(r#"{{"containers":[{{"name":"app"}}],"deadlineSeconds":60{own}}}"#);
+    let own = |seconds: u32| restart(&format!(r#","terminationGracePeriodSeconds":{seconds}"#));
+    for (text, seconds) in [(restart(""), 30), (own(30), 30), (own(5), 5), (own(0), 0), (own(40), 40)] {
+        let operation = crate::operation::fixtures::Bench::new(&text, pod(Owner::Kubelet)).operation;
+        assert_eq!(operation.targets[0].grace_seconds, seconds, "{text}");
+    }
+    let long = ask(&own(59), &situation(pod(Owner::Kubelet))).unwrap_err().to_string();
+    assert!(long.contains("may take 66 s"), "{long}");
+}
+
 #[test]
 fn what_the_spec_does_not_declare_is_refused_in_a_cluster() {
     for text in
