@@ -1,5 +1,5 @@
-//! A user of OpenKruise, whose objects are carried out as they are: `ContainerRecreateRequest`s, and a rollout of the pods of
-//! a `CloneSet`. The definitions here have only the names and the structure that the test needs.
+//! A user of OpenKruise or Argo Rollouts, whose objects are carried out as they are: `ContainerRecreateRequest`s, and rollouts of
+//! the pods of their workloads. The definitions here have only the names and the structure that the test needs.
 
 use serde_json::{Value, json};
 
@@ -21,22 +21,25 @@ fn objects_of_openkruise_are_carried_out_as_they_are() {
     parts.run("a refusal", || what_cannot_be_carried_out_touches_nothing(cluster));
     parts.run("a drain", || a_pod_is_drained_by_the_gate_that_it_has(cluster));
     parts.run("a time to stop", || a_container_has_the_time_to_stop_that_the_object_says(cluster));
-    parts.run("a clone set", || the_pods_of_a_clone_set_are_restarted(cluster));
+    for target in &TARGETS {
+        parts.run(target.word, || target.pods_are_restarted(cluster));
+    }
 }
 
 /// Definitions of the kinds, and the optional rights of the controller without the webhook, which this test does not serve.
 fn install(cluster: &Cluster) {
-    for (kind, plural) in
-        [("ContainerRecreateRequest", "containerrecreaterequests"), ("CloneSet", "clonesets")]
-    {
+    let kinds = TARGETS.iter().map(|target| (target.kind, target.api_version, target.plural));
+    let recreating = ("ContainerRecreateRequest", "apps.kruise.io/v1alpha1", "containerrecreaterequests");
+    for (kind, api_version, plural) in kinds.chain([recreating]) {
+        let (group, version) = api_version.split_once('/').unwrap();
         let schema = json!({"type": "object", "properties": {
             "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
             "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}});
-        let version = json!({"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+        let version = json!({"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
             "subresources": {"status": {}}});
-        let name = format!("{plural}.apps.kruise.io");
+        let name = format!("{plural}.{group}");
         let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": name}, "spec": {"group": "apps.kruise.io", "scope": "Namespaced", "versions": [version],
+            "metadata": {"name": name}, "spec": {"group": group, "scope": "Namespaced", "versions": [version],
                 "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()}}});
         cluster.apply(&definition.to_string());
         cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", &format!("crd/{name}")]);
@@ -169,28 +172,90 @@ fn a_pod_is_drained_by_the_gate_that_it_has(cluster: &Cluster) {
     cluster.kubectl(&["delete", "containerrecreaterequest", "drained"]);
 }
 
-/// The test plays the controller of the set: it creates one pod with the owner and the labels that such a pod has.
-fn the_pods_of_a_clone_set_are_restarted(cluster: &Cluster) {
-    let labels = json!({"app": "cloned"});
-    let container = json!({"name": "app", "image": cluster.image("app:v1")});
-    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
-    cluster.apply(
-        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "metadata": {"name": "cloned", "namespace": "default"},
-            "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}})
-        .to_string(),
-    );
-    let set: Value =
-        serde_json::from_str(&cluster.kubectl(&["get", "cloneset", "cloned", "-o", "json"])).unwrap();
-    let owner = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "name": "cloned",
-        "uid": set["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true});
-    let metadata = json!({"labels": labels, "ownerReferences": [owner]});
-    let pod =
-        Pod::make(cluster, "cloned", json!({"metadata": metadata, "spec": {"containers": [container]}}));
-    pod.wait("it is Ready", crate::pod::is_ready);
-    let before = pod.facts().settled();
-    let output = cluster.inplace(&["restart", "cloneset/cloned", "--wait=2m"]).output().unwrap();
-    let reported = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{reported}");
-    assert_ne!(pod.facts().settled().running("app").id, before.running("app").id);
-    cluster.kubectl(&["delete", "cloneset", "cloned", "--cascade=orphan"]);
+/// A kind of another project: what a user writes on the command line for `NAME`, and the resource of kubectl.
+struct Target {
+    kind: &'static str,
+    api_version: &'static str,
+    plural: &'static str,
+    word: &'static str,
+}
+
+const TARGETS: [Target; 4] = [
+    Target {
+        kind: "CloneSet",
+        api_version: "apps.kruise.io/v1alpha1",
+        plural: "clonesets",
+        word: "cloneset",
+    },
+    Target {
+        kind: "StatefulSet",
+        api_version: "apps.kruise.io/v1beta1",
+        plural: "statefulsets",
+        word: "asts",
+    },
+    Target {
+        kind: "DaemonSet",
+        api_version: "apps.kruise.io/v1alpha1",
+        plural: "daemonsets",
+        word: "daemonset.apps.kruise.io",
+    },
+    Target { kind: "Rollout", api_version: "argoproj.io/v1alpha1", plural: "rollouts", word: "rollout" },
+];
+
+impl Target {
+    fn resource(&self) -> String {
+        format!("{}.{}", self.plural, self.api_version.split('/').next().unwrap())
+    }
+
+    fn owner(&self, name: &str, uid: &Value) -> Value {
+        json!([{"apiVersion": self.api_version, "kind": self.kind, "name": name, "uid": uid, "controller": true,
+            "blockOwnerDeletion": true}])
+    }
+
+    /// Restarts the pod of an object of this kind. The test plays the controller of the kind: it creates the pod, or the
+    /// `ReplicaSet` of a `Rollout`, with the owner and the labels that such an object has.
+    fn pods_are_restarted(&self, cluster: &Cluster) {
+        let name = format!("of-{}", self.word.split('.').next().unwrap());
+        let labels = json!({"app": name});
+        let containers = json!([{"name": "app", "image": cluster.image("app:v1")}]);
+        let template = json!({"metadata": {"labels": labels}, "spec": {"containers": containers}});
+        let spec = json!({"replicas": 1, "selector": {"matchLabels": labels}, "template": template});
+        let meta = json!({"name": name, "namespace": "default"});
+        cluster.apply(
+            &json!({"apiVersion": self.api_version, "kind": self.kind, "metadata": meta, "spec": spec})
+                .to_string(),
+        );
+        let resource = self.resource();
+        let object: Value =
+            serde_json::from_str(&cluster.kubectl(&["get", &resource, &name, "-o", "json"])).unwrap();
+        let owner = self.owner(&name, &object["metadata"]["uid"]);
+        let pod = if self.kind == "Rollout" {
+            let set =
+                json!({"name": name, "namespace": "default", "labels": labels, "ownerReferences": owner});
+            cluster.apply(
+                &json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": set, "spec": spec})
+                    .to_string(),
+            );
+            let args =
+                ["get", "pods", "-l", &format!("app={name}"), "-o", "jsonpath={.items[*].metadata.name}"];
+            let found = eventually("the pod of the ReplicaSet", || {
+                Some(cluster.kubectl(&args)).filter(|found| !found.is_empty())
+            });
+            Pod::existing(cluster, "default", &found)
+        } else {
+            let metadata = json!({"labels": labels, "ownerReferences": owner});
+            Pod::make(cluster, &name, json!({"metadata": metadata, "spec": {"containers": containers}}))
+        };
+        pod.wait("it is Ready", crate::pod::is_ready);
+        let before = pod.facts().settled();
+        let target = format!("{}/{name}", self.word);
+        let output = cluster.inplace(&["restart", &target, "--wait=2m"]).output().unwrap();
+        assert!(output.status.success(), "{target}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_ne!(pod.facts().settled().running("app").id, before.running("app").id, "{target}");
+        assert_eq!(pod.get().metadata.uid.as_ref(), Some(&pod.uid));
+        if self.kind == "Rollout" {
+            cluster.kubectl(&["delete", "replicaset", &name]);
+        }
+        cluster.kubectl(&["delete", &resource, &name, "--cascade=orphan"]);
+    }
 }

@@ -7,7 +7,11 @@ use super::*;
 /// The review of a change of one of this project's kinds by `user`.
 async fn written(guard_fixture: &GuardFixture, user: &str, kind: &str, old: Value, new: Value) -> Value {
     let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
-    let group = if kind == "InPlaceRollout" { "inplace.dev" } else { "tkex.tencent.com" };
+    let group = match kind {
+        "InPlaceRollout" => "inplace.dev",
+        "ContainerRecreateRequest" => "apps.kruise.io",
+        _ => "tkex.tencent.com",
+    };
     let request = json!({"operation": operation, "name": "it", "object": new, "oldObject": old,
         "userInfo": {"username": user, "uid": "u-1", "groups": ["devs"], "extra": {"scopes": ["some"]}},
         "kind": {"group": group, "version": "v1alpha1", "kind": kind}});
@@ -102,6 +106,47 @@ async fn hooks_and_rollouts_are_written_by_those_who_have_the_rights_that_they_a
     // An account of the same name in another namespace is another user.
     let other = "system:serviceaccount:shop:inplace-controller";
     no(&written(&guard_fixture, other, "InPlaceRollout", Value::Null, rollout()).await, 403);
+}
+
+/// A `ContainerRecreateRequest` restarts containers of a pod: its writer needs the right to patch pods of that namespace. How
+/// long the object stays after its end is no matter of the pod.
+#[tokio::test]
+async fn a_recreate_request_is_written_by_those_who_may_patch_pods() {
+    let guard_fixture = GuardFixture::found().await;
+    let api = &guard_fixture.fixture.api;
+    let object = |more: Value| {
+        let mut spec = json!({"podName": "web", "containers": [{"name": "app"}]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"metadata": {"namespace": "shop", "name": "it"}, "spec": spec})
+    };
+    let judged = async |user: &str, old: Value, new: Value| {
+        written(&guard_fixture, user, "ContainerRecreateRequest", old, new).await
+    };
+    let plain = || object(json!({}));
+    for other in
+        ["ann patch pods other", "ann get pods shop", "ann create pods/exec shop", "bob patch pods shop"]
+    {
+        api.store(|store| store.rights.insert(other.to_owned()));
+    }
+    let reported = judged("ann", Value::Null, plain()).await;
+    assert!(no(&reported, 403).contains("patch pods"), "{reported}");
+    // A user who may write the object and not patch pods may change what is not about the pod.
+    is_yes(&judged("ann", plain(), object(json!({"ttlSecondsAfterFinished": 5}))).await);
+    for change in [
+        json!({"podName": "db"}),
+        json!({"containers": [{"name": "app"}, {"name": "side"}]}),
+        json!({"strategy": {"terminationGracePeriodSeconds": 0}}),
+        json!({"activeDeadlineSeconds": 5}),
+        json!({"newField": true}),
+    ] {
+        no(&judged("ann", plain(), object(change)).await, 403);
+    }
+    // The controller writes none: it has no exception.
+    no(&judged("system:serviceaccount:inplace-system:inplace-controller", Value::Null, plain()).await, 403);
+    is_yes(&judged("bob", Value::Null, plain()).await);
+    api.store(|store| store.rights.insert("ann patch pods shop".to_owned()));
+    is_yes(&judged("ann", Value::Null, plain()).await);
+    is_yes(&judged("ann", plain(), object(json!({"podName": "db"}))).await);
 }
 
 #[tokio::test]

@@ -211,6 +211,31 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// Every new or changed object is checked, by the same controller as the kinds of this project, and nothing else is.
+#[test]
+fn the_webhook_of_recreate_requests_checks_each_of_them_and_nothing_else() {
+    let recreating = kustomize(&["recreate-requests"]);
+    let name = key("ValidatingWebhookConfiguration", "", "inplace-recreate-requests");
+    let webhooks = recreating[&name]["webhooks"].as_array().unwrap();
+    let [webhook] = webhooks.as_slice() else { panic!("{webhooks:?}") };
+    let expected = json!([{"apiGroups": ["apps.kruise.io"], "apiVersions": ["v1alpha1"],
+        "resources": ["containerrecreaterequests"], "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}]);
+    assert_eq!(webhook["rules"], expected);
+    // Without an answer nobody restarts containers by way of this kind, and no selector leaves an object out.
+    assert_eq!(webhook["failurePolicy"], "Fail");
+    for selector in ["objectSelector", "namespaceSelector", "matchConditions"] {
+        assert_eq!(webhook.get(selector), None, "{selector}");
+    }
+    let base = kustomize(&["base"]);
+    let own = &base[&key("ValidatingWebhookConfiguration", "", "inplace")]["webhooks"][0];
+    assert_eq!(webhook["clientConfig"], own["clientConfig"]);
+    // The roles of users do not have the kind.
+    for role in ["inplace-view", "inplace-edit"] {
+        let rules = base[&key("ClusterRole", "", role)]["rules"].to_string();
+        assert!(!rules.contains("containerrecreaterequests"), "{role}");
+    }
+}
+
 #[test]
 fn a_controller_is_asked_at_its_two_ports_and_its_webhooks_by_the_control_plane_where_that_is_said() {
     let name = key("NetworkPolicy", "inplace-system", "inplace-controller");
