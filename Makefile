@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release image-tools image dist push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak matrix bench pictures clean
+.PHONY: setup helm kubernetes build release image-tools image dist dist-again push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak matrix bench pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -42,6 +42,9 @@ image: image-tools release ## packs the static binary and pushes it as IMAGE=hos
 
 dist: ## makes everything that a release has, in target/dist (see dist/dist.sh)
 	@bash dist/dist.sh "$(CARGO_TARGET_DIR)/dist"
+
+dist-again: ## makes the files of target/dist once more, from a clone in another folder, and compares (see dist/again.sh)
+	@bash dist/again.sh "$(CARGO_TARGET_DIR)/dist"
 
 push: ## pushes the image, its lists of components and the chart of target/dist (see dist/push.sh)
 	@bash dist/push.sh "$(CARGO_TARGET_DIR)/dist"

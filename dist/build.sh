@@ -30,6 +30,8 @@ problem=$(missing)
 if [ "$check" = 1 ]; then printf '%s' "$problem"; exit 0; fi
 [ -z "$problem" ] || die "$problem"
 
+# These would replace the flags below.
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 rustc=$(rustc -vV | sed -n 's/^commit-hash: //p')
 folder=${CARGO_TARGET_DIR:-target}
 variable=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$target")
