@@ -35,8 +35,11 @@ const UNPREPARED: &str = "PodsUnprepared";
 const NO_REPORT: &str = "NoReport";
 /// The reason of a pod whose report was replaced.
 const REPLACED: &str = "ReportReplaced";
-/// The interval between two writes of the status in which only numbers differ: each one goes to the agents of all nodes.
+/// The shortest interval between two writes of the status in which only numbers differ.
 const COUNT_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
+/// The API server sends each such write to the agents of all nodes: the part of the interval for one of them. So it sends a
+/// thousand in a second, whatever the size of the cluster.
+const COUNT_INTERVAL_OF_AGENT: SignedDuration = SignedDuration::from_millis(1);
 /// How much later than a pod's own deadline its end may be reported.
 const REPORT_SPARE: SignedDuration = SignedDuration::from_secs(30);
 
@@ -174,7 +177,8 @@ pub(super) fn reconcile(rollout: &Rollout, input: &RolloutInput<'_>, started: Ti
         GroupPhase::Stop => stopped(group, terms, &members, leaving, input.now),
         GroupPhase::Start => ended(rollout, group, &members, input.now),
     };
-    publish(rollout, group, &members, step, input.now)
+    let agents = input.agents.map_or(members.len(), BTreeMap::len);
+    publish(rollout, group, &members, step, agents, input.now)
 }
 
 /// The begin of a group restart. The label comes first, because agents watch only rollouts that have it.
@@ -311,6 +315,7 @@ fn publish(
     group: &GroupStatus,
     members: &[Member<'_>],
     step: Step,
+    agents: usize,
     now: Timestamp,
 ) -> Decision {
     let mut status = counted(rollout, group, members, matches!(step, Step::End(..)));
@@ -345,7 +350,7 @@ fn publish(
         }
     }
     let before = &rollout.before;
-    let counted_at = before.progressed_at.map(|at| later(at, COUNT_INTERVAL));
+    let counted_at = before.progressed_at.map(|at| later(at, count_interval(agents)));
     if is_count_only
         && let Some(next) = counted_at.filter(|next| now < *next && status.reason == before.reason)
     {
@@ -359,6 +364,11 @@ fn publish(
     report::complete(rollout, &mut status, now);
     let events = report::events(rollout, &status);
     Decision { status, events, requeue_at, ..Decision::default() }
+}
+
+/// The interval between two writes of the status in which only numbers differ, with this many agents.
+fn count_interval(agents: usize) -> SignedDuration {
+    COUNT_INTERVAL.max(COUNT_INTERVAL_OF_AGENT.saturating_mul(i32::try_from(agents).unwrap_or(i32::MAX)))
 }
 
 /// The status with the numbers of now.

@@ -245,6 +245,20 @@ fn pods_that_are_created_later_are_no_members_and_numbers_are_written_once_a_sec
 }
 
 #[test]
+fn among_thousands_of_agents_numbers_are_written_less_often_and_phases_at_once() {
+    let mut group = Group::new(2, &json!({}));
+    let agent = crate::rollout::reach::ReadyAgent { since: at(-100), at_once: 8 };
+    let others = (1..5000).map(|number| (format!("other-{number}"), agent));
+    group.agents = Some(others.chain([("n".to_owned(), agent)]).collect());
+    group.report(0, "Running", Some(2), None);
+    let waits = group.reconcile(5);
+    assert_eq!((waits.status, waits.requeue_at), (group.rollout.before.clone(), Some(at(6))));
+    assert_eq!(group.go(6).prepared, 1, "five seconds after the last write");
+    group.report(1, "Running", Some(6), None);
+    assert_eq!(group.go(6).phase, GroupPhase::Stop);
+}
+
+#[test]
 fn what_a_group_restart_cannot_do_is_refused_field_by_field() {
     let problems = |more: Value| {
         let mut spec = json!({"strategy": "Together"});
