@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release image-tools image dist dist-again push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak matrix bench pictures clean
+.PHONY: setup helm kubernetes build release image-tools image dist dist-again push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak matrix bench scale pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -114,6 +114,15 @@ RELEASES ?= bookworm trixie forky
 matrix: setup kubernetes release ## the node and cluster tests on the containerd of several releases of Debian; MATRIX_CLUSTER=all|"names"
 	bash tests/lab/matrix.sh docs/compatibility $(RELEASES)
 	$(MAKE) --no-print-directory reference
+
+PODS ?= 10000
+FOREIGN ?= 20000
+NODES ?= 500
+GROUP ?= 5000
+scale: setup kubernetes release ## the cost for API server and controller, on played nodes: PODS=10000 FOREIGN=20000 NODES=500 GROUP=5000; SCALE_LENIENT=1 asserts no times (docs/scale.md)
+	INPLACE_SCALE_PODS=$(PODS) INPLACE_SCALE_FOREIGN=$(FOREIGN) INPLACE_SCALE_NODES=$(NODES) INPLACE_GROUP_PODS=$(GROUP) \
+	  $(if $(SCALE_LENIENT),,INPLACE_SCALE_TIMES=1) \
+	  cargo test --locked --profile scale --features faults --test cluster scale:: -- --nocapture --test-threads 1
 
 clean:
 	cargo clean

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::kinds::await_kinds;
+use crate::support::process::Process;
 use crate::support::wait::eventually_async;
 
 /// Time limit of a start on a busy machine.
@@ -88,6 +89,11 @@ impl ApiServer {
             ready.map(drop).map_err(|error| format!("{error}\n{}", self.logs()))
         })
         .await;
+    }
+
+    /// The process of kube-apiserver.
+    pub(crate) fn process(&self) -> Process {
+        Process(self.parts[1].id())
     }
 
     fn logs(&self) -> String {

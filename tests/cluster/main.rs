@@ -48,7 +48,7 @@ mod request;
 mod restarts;
 mod rolled;
 mod rollout;
-mod scale2000;
+mod scale;
 mod seeds;
 mod smoke;
 mod soak;

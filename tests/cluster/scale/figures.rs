@@ -2,7 +2,7 @@
 
 #![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use kube::Client;
 use tokio::time::{Instant, sleep};
@@ -73,8 +73,16 @@ impl Span {
         self.calls.values().sum::<f64>() / f64::from(pods)
     }
 
+    /// The calls that write, divided by the number of pods.
+    pub(super) fn writes_per(&self, pods: u32) -> f64 {
+        let reads = ["GET ", "LIST "];
+        let writes = self.calls.iter().filter(|(call, _)| !reads.iter().any(|read| call.starts_with(read)));
+        writes.map(|(_, count)| count).sum::<f64>() / f64::from(pods)
+    }
+
     pub(super) fn print(&self, what: &str, pods: u32) {
         eprintln!("| {pods} pods {what} | |\n|---|---|");
+        eprintln!("| load of the machine at the end | {} |", load());
         eprintln!("| time | {:.1} s |", self.took.as_secs_f64());
         eprintln!("| controller: processor | {:.1} s |", self.cpu.as_secs_f64());
         eprintln!("| controller: memory, at most | {:.1} MiB |", self.rss);
@@ -83,6 +91,12 @@ impl Span {
             eprintln!("| {call} | {count} |");
         }
     }
+}
+
+/// The load of the whole machine: the averages of the last minute, of five and of fifteen.
+pub(super) fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
 /// Waits until the process has been idle for half a second; returns its processor time.

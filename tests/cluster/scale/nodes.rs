@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -30,13 +30,16 @@ use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, watch::Sender},
     task::JoinHandle,
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tokio_stream::StreamExt;
 
-use super::{BUDGET, figures::Calls};
+use super::{
+    figures::Calls,
+    lag::{Ledger, Watch},
+    sizes::Sizes,
+};
 
-const NODES: usize = 20;
 /// How long a container takes to start.
 const START: Duration = Duration::from_millis(500);
 /// Maximum number of concurrent requests to the API server.
@@ -51,6 +54,11 @@ pub(super) struct Nodes {
 struct Shared {
     pods: Api<Pod>,
     client: Client,
+    sizes: Sizes,
+    ledger: Ledger,
+    /// When each request was seen, and when its end was written.
+    asked: Mutex<Vec<Instant>>,
+    ended: Mutex<Vec<Instant>>,
     registry_gate: Semaphore,
     up: AtomicU32,
     out: AtomicU32,
@@ -62,15 +70,19 @@ struct Shared {
 }
 
 impl Nodes {
-    pub(super) async fn start(client: &Client) -> Self {
+    pub(super) async fn start(client: &Client, sizes: Sizes) -> Self {
         let api: Api<Node> = Api::all(client.clone());
-        for number in 0..NODES {
+        for number in 0..sizes.nodes {
             let node = json!({"metadata": {"name": format!("node-{number}")}});
             api.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
         }
         let shared = Arc::new(Shared {
             pods: Api::default_namespaced(client.clone()),
             client: client.clone(),
+            sizes,
+            ledger: Ledger::default(),
+            asked: Mutex::default(),
+            ended: Mutex::default(),
             registry_gate: Semaphore::new(AT_ONCE),
             up: AtomicU32::new(0),
             out: AtomicU32::new(0),
@@ -92,6 +104,28 @@ impl Nodes {
     /// Number of finished requests.
     pub(super) fn done(&self) -> u32 {
         self.shared.done.load(Ordering::Relaxed)
+    }
+
+    /// When each pod was written, and when a watch had that.
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.shared.ledger
+    }
+
+    /// The times from the end of a pod until the request of the next one was seen, once as many pods are down as the
+    /// budget permits. The shortest first.
+    pub(super) fn reactions(&self) -> Vec<Duration> {
+        let sorted = |times: &Mutex<Vec<Instant>>| {
+            let mut times = times.lock().unwrap().clone();
+            times.sort();
+            times
+        };
+        let asked =
+            sorted(&self.shared.asked).into_iter().skip(usize::try_from(self.shared.sizes.budget()).unwrap());
+        let pairs = asked.zip(sorted(&self.shared.ended));
+        let mut reactions: Vec<_> =
+            pairs.map(|(asked, ended)| asked.saturating_duration_since(ended)).collect();
+        reactions.sort();
+        reactions
     }
 
     /// The nodes' own requests to the API server.
@@ -133,6 +167,7 @@ async fn serve(shared: Arc<Shared>) {
     while let Some(event) = events.next().await {
         let (watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) = event.unwrap() else { continue };
         let name = pod.metadata.name.unwrap();
+        shared.ledger.saw(Watch::All, &name, pod.metadata.resource_version.as_deref());
         let text = pod.metadata.annotations.as_ref().and_then(|all| all.get(REQUEST)).map(String::as_str);
         let request = Request::parse(text).unwrap();
         let number = known.len();
@@ -140,6 +175,7 @@ async fn serve(shared: Arc<Shared>) {
         match known.insert(name.clone(), id.clone()) {
             None => drop(tokio::spawn(Arc::clone(&shared).come_up(name, number))),
             Some(last) if id.is_some() && last != id => {
+                shared.asked.lock().unwrap().push(Instant::now());
                 drop(tokio::spawn(Arc::clone(&shared).carry_out(name, request.unwrap())));
             }
             Some(_) => {}
@@ -149,9 +185,10 @@ async fn serve(shared: Arc<Shared>) {
 
 impl Shared {
     async fn come_up(self: Arc<Self>, name: String, number: usize) {
+        let nodes = usize::try_from(self.sizes.nodes).unwrap();
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": format!("node-{}", number % NODES)},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": format!("node-{}", number % nodes)},
         });
         {
             let _cycle = self.registry_gate.acquire().await.unwrap();
@@ -179,7 +216,7 @@ impl Shared {
         answer.step = Some(Step::Swap);
         self.answer(&name, &answer, Some(&image)).await;
         self.report(&name, "app:v1", 0, false, None).await;
-        self.most.subscribe().wait_for(|most| *most >= BUDGET).await.unwrap();
+        self.most.subscribe().wait_for(|most| *most >= self.sizes.budget()).await.unwrap();
         sleep(START).await;
         self.report(&name, &image, 1, true, None).await;
         answer.phase = Phase::Succeeded;
@@ -187,6 +224,7 @@ impl Shared {
         // Counted before the write, because the controller may observe the write before this task continues.
         self.out.fetch_sub(1, Ordering::Relaxed);
         self.answer(&name, &answer, None).await;
+        self.ended.lock().unwrap().push(Instant::now());
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -199,7 +237,9 @@ impl Shared {
         }
         let _cycle = self.registry_gate.acquire().await.unwrap();
         let patch = Patch::Strategic(patch);
-        self.pods.patch_metadata(name, &PatchParams::default(), &patch).await.unwrap();
+        let sent = Instant::now();
+        let pod = self.pods.patch_metadata(name, &PatchParams::default(), &patch).await.unwrap();
+        self.ledger.wrote(name, pod.metadata.resource_version.as_deref(), sent);
         self.patches.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -222,7 +262,9 @@ impl Shared {
         }
         let _cycle = self.registry_gate.acquire().await.unwrap();
         let patch = Patch::Strategic(json!({"status": status}));
-        self.pods.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+        let sent = Instant::now();
+        let pod = self.pods.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+        self.ledger.wrote(name, pod.metadata.resource_version.as_deref(), sent);
         self.statuses.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -264,6 +306,6 @@ pub(super) fn now() -> Timestamp {
 }
 
 /// The current time in a kubelet's format.
-fn seconds() -> String {
+pub(super) fn seconds() -> String {
     Timestamp::from_second(now().as_second()).unwrap().to_string()
 }

@@ -1,6 +1,6 @@
 //! A group restart of a thousand pods, each on a simulated node of its own: every agent has its own watch of the group
 //! restarts, as in production, and reports the phases of its pod at once. Shows what the control plane needs for it.
-//! `INPLACE_GROUP_PODS` sets another number of pods.
+//! `INPLACE_GROUP_PODS` sets another number of pods (`make scale`).
 
 use std::sync::{Arc, Mutex};
 
@@ -27,14 +27,23 @@ use serde_json::json;
 use tokio::{task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{LONG, World, nodes::now};
-use crate::cluster::environment;
+use super::{
+    World,
+    figures::load,
+    nodes::now,
+    sizes::{Sizes, asserts_times, number},
+};
 
 /// Pods of the group, and as many agents.
 const PODS: u32 = 1000;
 /// Budget: calls of the controller for the whole group restart, whatever its size: the label, the begin, the phases, the end,
 /// the events, and the counts of prepared and stopped pods once a second.
 const CALLS: f64 = 60.0;
+/// Budget: API writes of an agent and of the controller per pod.
+const WRITES: f64 = 3.0;
+/// Budgets of the control plane's part, up to so many pods.
+const CONTROL_PLANE: [(u32, SignedDuration); 2] =
+    [(1000, SignedDuration::from_secs(2)), (5000, SignedDuration::from_secs(8))];
 const WORKLOAD: &str = "train";
 
 /// When an agent was notified of each phase, and when the API server had its report.
@@ -49,8 +58,9 @@ type Log = Arc<Mutex<Vec<Seen>>>;
 
 #[tokio::test]
 async fn a_thousand_pods_are_restarted_together_by_three_writes_of_each_agent() {
-    let count = environment("INPLACE_GROUP_PODS").map_or(PODS, |count| count.parse().unwrap());
-    let (world, server) = World::start().await;
+    let count = number("INPLACE_GROUP_PODS").unwrap_or(PODS);
+    let sizes = Sizes { pods: count, foreign: 0, nodes: 20 };
+    let (world, server) = World::start(sizes).await;
     world.create(WORKLOAD, count).await;
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let selection = ListParams::default().labels(&format!("app={WORKLOAD}"));
@@ -76,7 +86,8 @@ async fn a_thousand_pods_are_restarted_together_by_three_writes_of_each_agent() 
         let status = rollout.and_then(|rollout| rollout.status.as_ref());
         status.is_some_and(|status| status.phase.is_terminal())
     };
-    let ended = timeout(LONG, await_condition(api.clone(), WORKLOAD, has_ended)).await.expect("it ends");
+    let ended =
+        timeout(sizes.long(), await_condition(api.clone(), WORKLOAD, has_ended)).await.expect("it ends");
     drop(ended.unwrap());
     let status = api.get(WORKLOAD).await.unwrap().status.unwrap();
     assert_eq!(
@@ -93,10 +104,16 @@ async fn a_thousand_pods_are_restarted_together_by_three_writes_of_each_agent() 
     span.print("restarted together", count);
     let log = log.lock().unwrap();
     assert_eq!(log.len(), usize::try_from(3 * count).unwrap(), "each agent is notified of each phase once");
-    print(&log, began, count);
+    let control_plane = print(&log, began, count);
     // Without those of the agents: each lists the rollouts once and reports three times.
     let calls = (span.calls_per(count) - 4.0) * f64::from(count);
     assert!(calls <= CALLS, "{calls} calls of the controller");
+    let writes = span.writes_per(count);
+    // The controller writes to no pod: the rest is that of the rollout, divided among the pods.
+    assert!(writes <= WRITES + CALLS / f64::from(count), "{writes} writes per pod");
+    if let Some((_, budget)) = CONTROL_PLANE.iter().find(|(pods, _)| asserts_times() && count <= *pods) {
+        assert!(control_plane <= *budget, "{control_plane:#} of the control plane");
+    }
 }
 
 /// Reports each phase of the pod as soon as it is notified of it, without any work in between.
@@ -138,9 +155,9 @@ fn report(group: &Group, at: Timestamp) -> Status {
 }
 
 /// Prints the time of each part. Those between the last report of a phase and the last agent that is notified of the next one
-/// are the control plane's.
+/// are the control plane's, and are returned.
 #[expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
-fn print(log: &[Seen], began: Timestamp, count: u32) {
+fn print(log: &[Seen], began: Timestamp, count: u32) -> SignedDuration {
     let notified =
         |phase| log.iter().filter(|seen| seen.phase == phase).map(|seen| seen.notified).max().unwrap();
     let reported =
@@ -161,4 +178,6 @@ fn print(log: &[Seen], began: Timestamp, count: u32) {
     let control_plane =
         [0, 2, 4].map(|row: usize| rows[row].2.duration_since(rows[row].1)).iter().sum::<SignedDuration>();
     eprintln!("| the control plane's part | {} |", control_plane.as_millis());
+    eprintln!("| load of the machine | {} |", load());
+    control_plane
 }

@@ -1,12 +1,4 @@
-//! Two thousand pods in one `GameDeployment` on a real API server: a whole update in place, its cost for the API
-//! server and the controller, and that the budget holds at every moment. Nodes, kubelets and agents are simulated
-//! by [`nodes`]. [`group`] has a group restart.
-
-#![expect(clippy::print_stderr, reason = "the figures are for whoever wants them")]
-
-mod figures;
-mod group;
-mod nodes;
+//! An API server, the shipped controller and simulated nodes, and what a test does with them.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -21,73 +13,33 @@ use kube::{
     runtime::wait::await_condition,
 };
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use self::{
+use super::{
     figures::{Figures, at_rest},
-    nodes::Nodes,
+    nodes::{Nodes, seconds},
+    sizes::Sizes,
 };
 use crate::support::process::Process;
 use crate::{api_server::ApiServer, installed::binary};
 
-const PODS: u32 = 2000;
-/// Ten percent.
-const BUDGET: u32 = PODS / 10;
-/// Pods of a smaller workload, for comparison.
-const FEW: u32 = 100;
 /// Changes of pods that need no action of the controller.
 const NOISE: u32 = 500;
-/// Budget: calls of the controller per pod of the rollout. The request and its end, and a tenth for the
-/// workload's own status and for occasional retries.
-const CALLS: f64 = 2.2;
-/// Budget: mebibytes of resident memory, twice the measured value.
-const RSS: f64 = 60.0;
-/// Time limit of a part on a busy machine.
-const LONG: Duration = Duration::from_secs(600);
+/// Changes of pods after each of which the controller decides again, and the time between them, so that no two are
+/// decided together.
+const DECIDED: u32 = 40;
+const APART: Duration = Duration::from_millis(250);
 
-#[tokio::test]
-async fn two_thousand_pods_are_updated_in_place_within_their_budget() {
-    let (world, _server) = World::start().await;
-
-    world.create("few", FEW).await;
-    let few = world.noise("few").await;
-
-    let start = world.figures().await;
-    world.create("many", PODS).await;
-    let created = world.figures().await;
-    start.until(&created).print("created", PODS);
-
-    assert_eq!(world.nodes.most(), 0, "somebody was asked before there was anything to ask");
-    world.set_image("many", "app:v2").await;
-    world.all_at("many", PODS, "app:v2").await;
-    let updated = world.figures().await;
-    let rollout = created.until(&updated);
-    rollout.print("updated in place", PODS);
-    let most = world.nodes.most();
-    let many = world.noise("many").await;
-    eprintln!(
-        "out at once: {most} of {BUDGET}; a change of a pod that is none of its business costs the controller {few:.2} ms \
-         among {FEW} pods, {many:.2} ms among {PODS}"
-    );
-
-    // The simulated nodes are slow enough that the budget is used up.
-    assert_eq!(most, BUDGET);
-    assert_eq!(world.nodes.done(), PODS, "each once");
-    let calls = rollout.calls_per(PODS);
-    assert!(calls <= CALLS, "{calls:.2} calls for a pod");
-    assert!(updated.rss <= RSS, "{:.1} MiB", updated.rss);
-}
-
-struct World {
-    client: Client,
-    nodes: Nodes,
-    process: Process,
-    _controller: Controller,
+pub(super) struct World {
+    pub(super) client: Client,
+    pub(super) nodes: Nodes,
+    pub(super) sizes: Sizes,
+    controller: Controller,
 }
 
 impl World {
     /// An API server, a controller, and nodes without pods.
-    async fn start() -> (Self, ApiServer) {
+    pub(super) async fn start(sizes: Sizes) -> (Self, ApiServer) {
         let server = ApiServer::start().await;
         server.know_our_kinds().await;
         // Without the webhooks, which are not reachable here.
@@ -101,29 +53,44 @@ impl World {
             serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
         let accounts = Api::default_namespaced(client.clone());
         accounts.create(&PostParams::default(), &account).await.unwrap();
-        let nodes = Nodes::start(&client).await;
+        let nodes = Nodes::start(&client, sizes).await;
         let controller = Controller::start(&server).await;
-        let process = Process(controller.0.id());
-        (Self { client, nodes, process, _controller: controller }, server)
+        (Self { client, nodes, sizes, controller }, server)
     }
 
-    async fn create(&self, name: &str, replicas: u32) {
+    /// The controller's process.
+    fn process(&self) -> Process {
+        Process(self.controller.0.id())
+    }
+
+    pub(super) async fn create(&self, name: &str, replicas: u32) {
         let object: GameDeployment = serde_json::from_value(manifest(name, replicas)).unwrap();
         let api = Api::default_namespaced(self.client.clone());
         api.create(&PostParams::default(), &object).await.unwrap();
         self.all_at(name, replicas, "app:v1").await;
     }
 
-    async fn set_image(&self, name: &str, image: &str) {
-        let patch =
-            json!([{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": image}]);
+    pub(super) async fn set_image(&self, name: &str, image: &str) {
+        self.replace(name, "/spec/template/spec/containers/0/image", json!(image)).await;
+    }
+
+    /// Replaces the controller by a new one, and waits until that has created a pod of the workload, which then has
+    /// this number of pods.
+    pub(super) async fn replace_controller(&mut self, server: &ApiServer, name: &str, replicas: u32) {
+        self.controller = Controller::start(server).await;
+        self.replace(name, "/spec/replicas", json!(replicas)).await;
+        self.all_at(name, replicas, "app:v1").await;
+    }
+
+    async fn replace(&self, name: &str, path: &str, value: Value) {
+        let patch = json!([{"op": "replace", "path": path, "value": value}]);
         let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap());
         let api: Api<GameDeployment> = Api::default_namespaced(self.client.clone());
         api.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
     /// Waits until this number of pods exists, all with that image and Ready, according to the workload's status.
-    async fn all_at(&self, name: &str, replicas: u32, image: &str) {
+    pub(super) async fn all_at(&self, name: &str, replicas: u32, image: &str) {
         let wanted = i32::try_from(replicas).unwrap();
         let image = json!(image);
         let api: Api<GameDeployment> = Api::default_namespaced(self.client.clone());
@@ -136,7 +103,7 @@ impl World {
                 && object.metadata.generation == Some(status.observed_generation)
                 && [status.replicas, status.updated_ready_replicas] == [wanted; 2]
         };
-        if let Ok(found) = timeout(LONG, await_condition(api.clone(), name, is_so)).await {
+        if let Ok(found) = timeout(self.sizes.long(), await_condition(api.clone(), name, is_so)).await {
             found.unwrap();
             return;
         }
@@ -145,22 +112,42 @@ impl World {
     }
 
     /// The controller's processor time in milliseconds per change of a pod that needs no action.
-    async fn noise(&self, workload: &str) -> f64 {
-        let api: Api<Pod> = Api::default_namespaced(self.client.clone());
-        let pods =
-            api.list_metadata(&ListParams::default().labels(&format!("app={workload}"))).await.unwrap();
-        let name = pods.items[0].metadata.name.clone().unwrap();
-        let before = at_rest(self.process).await;
+    pub(super) async fn noise(&self, workload: &str) -> f64 {
+        let (api, name) = self.one_of(workload).await;
+        let before = at_rest(self.process()).await;
         for number in 0..NOISE {
             let patch = json!({"metadata": {"annotations": {"noise": number.to_string()}}});
             api.patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
         }
-        at_rest(self.process).await.saturating_sub(before).as_secs_f64() * 1000.0 / f64::from(NOISE)
+        at_rest(self.process()).await.saturating_sub(before).as_secs_f64() * 1000.0 / f64::from(NOISE)
     }
 
-    async fn figures(&self) -> Figures {
-        at_rest(self.process).await;
-        Figures::now(&self.client, self.process, &self.nodes).await
+    /// The same per change after which the controller decides about the workload again and writes its status: a pod
+    /// becomes unready, or ready.
+    pub(super) async fn decided(&self, workload: &str) -> f64 {
+        let (api, name) = self.one_of(workload).await;
+        let before = at_rest(self.process()).await;
+        for number in 0..DECIDED {
+            let is = if number % 2 == 0 { "False" } else { "True" };
+            let ready = json!({"type": "Ready", "status": is, "lastTransitionTime": seconds()});
+            let patch = Patch::Strategic(json!({"status": {"conditions": [ready]}}));
+            api.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+            sleep(APART).await;
+        }
+        at_rest(self.process()).await.saturating_sub(before).as_secs_f64() * 1000.0 / f64::from(DECIDED)
+    }
+
+    /// The name of a pod of the workload.
+    async fn one_of(&self, workload: &str) -> (Api<Pod>, String) {
+        let api: Api<Pod> = Api::default_namespaced(self.client.clone());
+        let selection = ListParams::default().labels(&format!("app={workload}")).limit(1);
+        let pods = api.list_metadata(&selection).await.unwrap();
+        (api, pods.items[0].metadata.name.clone().unwrap())
+    }
+
+    pub(super) async fn figures(&self) -> Figures {
+        at_rest(self.process()).await;
+        Figures::now(&self.client, self.process(), &self.nodes).await
     }
 }
 
