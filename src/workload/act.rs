@@ -38,6 +38,9 @@ mod resize;
 /// How long before a request a kubelet gets the labels and annotations that its containers take into their environment.
 /// Kubelets get each change through a watch, within milliseconds where nothing is overloaded.
 const LABELS_SEEN: SignedDuration = SignedDuration::from_secs(2);
+/// Pods that one reconciliation creates at most. Each has its whole object in memory until it is created: 10 000 at once are
+/// some 60 MiB.
+const MOST_CREATED: usize = 500;
 
 /// What follows for all pods.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -474,12 +477,18 @@ impl<'a> Planner<'_, 'a> {
 
     fn create_pods(&mut self, scaling: &Scaling<'_>) {
         let spec = self.input.spec;
+        let mut created = 0;
         for new_pod in &scaling.create_pods {
+            if created == MOST_CREATED {
+                self.at(self.input.now);
+                return;
+            }
             let Some(template) = self.input.template(new_pod.revision) else { continue };
             if !self.has_claims(&new_pod.name, &new_pod.instance) {
                 continue;
             }
             let body = new_pod::pod(spec, new_pod, template);
+            created += 1;
             self.acts.actions.push(Action::CreatePod { name: new_pod.name.clone(), body });
         }
     }

@@ -40,8 +40,10 @@ const UNTIL_SEEN: Duration = Duration::from_secs(5);
 
 /// Writes of one kind at the same time.
 const AT_ONCE: usize = 8;
-/// Writes of one kind start with a batch of this size. Each further batch is twice as large.
+/// Writes of one kind start with a batch of this size. Each further batch is twice as large, up to the largest: each write of
+/// a batch has its own memory.
 const FIRST_AT_ONCE: usize = 8;
+const LARGEST_BATCH: usize = 256;
 
 /// The result of a write that succeeded.
 enum Done {
@@ -142,7 +144,7 @@ impl<'a> Applier<'a> {
                     }
                     _ => {}
                 }
-                (rest, size) = (later, size * 2);
+                (rest, size) = (later, (size * 2).min(LARGEST_BATCH));
             }
         }
     }

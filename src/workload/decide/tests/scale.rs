@@ -332,3 +332,17 @@ fn a_large_workload_at_rest_is_left_in_peace() {
     let decision = step(&mut sight, &draft.with("/replicas", json!(1999)));
     assert_eq!((decision.actions.len(), decision.deleted()), (1, vec!["web-7"]));
 }
+
+#[test]
+fn of_thousands_of_missing_pods_some_are_created_at_a_time() {
+    let draft = deployment().with("/replicas", json!(1100));
+    let mut sight = sight(&[], &draft.revision());
+    let mut created = Vec::new();
+    for _ in 0..3 {
+        let decision = sight.decide(&draft);
+        sight.pods.extend(decision.created().into_iter().map(|name| pod(name, &draft.revision())));
+        created.push((decision.created().len(), decision.requeue_at.is_some_and(|at| at <= sight.now)));
+    }
+    assert_eq!(created, [(500, true), (500, true), (100, false)]);
+    assert!(sight.decide(&draft).created().is_empty());
+}
