@@ -112,8 +112,7 @@ soak: setup kubernetes ## random operations under random faults on two nodes: MI
 
 RELEASES ?= bookworm trixie forky
 matrix: setup kubernetes release ## the node and cluster tests on the containerd of several releases of Debian; MATRIX_CLUSTER=all|"names"
-	bash tests/lab/matrix.sh docs/compatibility $(RELEASES)
-	$(MAKE) --no-print-directory reference
+	bash tests/lab/matrix.sh docs/compatibility $(RELEASES); status=$$?; $(MAKE) --no-print-directory reference && exit $$status
 
 PODS ?= 10000
 FOREIGN ?= 20000

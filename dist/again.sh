@@ -11,6 +11,9 @@ made=$(realpath -m -- "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ -z "$(git status --porcelain)" ] || die "the working tree has changes: commit them, and make the files anew"
 
+# The list says what the files are now, not what they once were.
+(cd "$made" && sha256sum --check --strict --quiet SHA256SUMS) || die "a file of $made is not the one in its SHA256SUMS"
+
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git clone --quiet --no-hardlinks . "$work/another-folder"

@@ -49,7 +49,7 @@ pub struct Request {
     #[serde(default = "default_ready_timeout")]
     pub ready_timeout_seconds: u32,
     /// Seconds that each container has to stop, its preStop handler included, in place of the pod's own
-    /// `terminationGracePeriodSeconds`. As with a kubelet, it has at least 2 s.
+    /// `terminationGracePeriodSeconds`. As with a kubelet, the stop itself has at least 2 s, and with 0 the handler is not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_grace_period_seconds: Option<u32>,
     /// Seconds until the request must have ended.

@@ -109,7 +109,7 @@ impl EffectExecutor {
         limit: Duration,
     ) -> Result<EffectOutput, EffectError> {
         let began = Instant::now();
-        let output = if pre_stop {
+        let output = if pre_stop && !grace.is_zero() {
             self.pre_stop(container, id, grace.min(limit)).await.unwrap_or(EffectOutput::Nothing)
         } else {
             EffectOutput::Nothing

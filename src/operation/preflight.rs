@@ -189,8 +189,8 @@ pub enum Refusal {
     },
     /// The request asks for a drain, but the pod has no readiness gate that could take it out of traffic.
     #[error(
-        "{field} is set, but pod {pod} has no readiness gate InPlaceUpdateReady that could take it out of \
-         traffic: remove {field}, or add the gate to the pod's template"
+        "{field} is set, but pod {pod} has no readiness gate that could take it out of traffic, neither InPlaceUpdateReady \
+         nor one of the agent's --readiness-gate: remove {field}, or add the gate to the pod's template"
     )]
     NoReadinessGate {
         /// The pod that was requested.

@@ -242,7 +242,9 @@ pub(super) fn stop<'a>(
     now: Timestamp,
 ) -> Progress<'a> {
     let (container, id) = (target.name.clone(), old.id.clone());
-    if target.has_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
+    // As a kubelet does: without a grace period the handler is not run.
+    let runs_pre_stop = target.has_pre_stop && target.grace_seconds > 0;
+    if runs_pre_stop && old.state == State::Running && replacement.pre_stop_at.is_none() {
         return do_(Effect::PreStop { container, id, budget_seconds: target.grace_seconds });
     }
     if let Some(message) = operation.given_up(Verb::Stop, &target.name) {

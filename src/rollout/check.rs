@@ -54,6 +54,7 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
         }
     }
     problems.extend(start_first(spec));
+    problems.extend(own_grace(spec));
     problems.extend(abort(spec));
     problems.extend(together(spec));
     // The id is the uid of an object that may not have one yet.
@@ -80,6 +81,17 @@ fn start_first(spec: &InPlaceRolloutSpec) -> Option<String> {
         return None;
     };
     (spec.pod.order == Order::StartFirst).then(|| format!("spec.pod.order: {why}"))
+}
+
+/// A kubelet that replaces a container stops it, and knows only the grace period of the pod.
+fn own_grace(spec: &InPlaceRolloutSpec) -> Option<String> {
+    let swaps = spec.containers.iter().any(|container| container.image.is_some());
+    let by_kubelet = swaps || spec.pod.engine == RequestedEngine::Respec;
+    (spec.pod.termination_grace_period_seconds.is_some() && by_kubelet).then(|| {
+        "spec.pod.terminationGracePeriodSeconds: the kubelet stops a container whose image changes, and uses the grace period of \
+         the pod: remove the field, or the images"
+            .to_owned()
+    })
 }
 
 /// A restart changes no image that an abort could take back.

@@ -38,7 +38,7 @@ mod resize;
 /// How long before a request a kubelet gets the labels and annotations that its containers take into their environment.
 /// Kubelets get each change through a watch, within milliseconds where nothing is overloaded.
 const LABELS_SEEN: SignedDuration = SignedDuration::from_secs(2);
-/// Pods that one reconciliation creates at most. Each has its whole object in memory until it is created: 10 000 at once are
+/// Pods that one reconciliation creates at most, or creates the claims of. Each has its whole object in memory until it is created: 10 000 at once are
 /// some 60 MiB.
 const MOST_CREATED: usize = 500;
 
@@ -484,7 +484,9 @@ impl<'a> Planner<'_, 'a> {
                 return;
             }
             let Some(template) = self.input.template(new_pod.revision) else { continue };
+            let before = self.acts.actions.len();
             if !self.has_claims(&new_pod.name, &new_pod.instance) {
+                created += usize::from(self.acts.actions.len() > before);
                 continue;
             }
             let body = new_pod::pod(spec, new_pod, template);

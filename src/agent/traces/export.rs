@@ -19,8 +19,8 @@ use crate::process::log::chain;
 
 /// How many operations wait to be sent.
 const QUEUE: usize = 256;
-/// How many operations are sent in one request.
-const BATCH: usize = 64;
+/// How many operations are sent in one request: with at most 64 effects each they are encoded within a few milliseconds.
+const BATCH: usize = 8;
 /// Time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often one batch is sent at most.
@@ -86,7 +86,7 @@ impl TraceArgs {
         let results = Family::default();
         registry.register(
             "traces",
-            "Operations whose trace was sent to the collector (Sent), was not taken by it (Failed), or found the queue full (Dropped)",
+            "Operations whose trace was sent to the collector (Sent), was not taken by it (Failed), or was dropped because the queue was full or the agent ended (Dropped)",
             results.clone(),
         );
         let (sender, queue) = mpsc::channel(QUEUE);
@@ -115,8 +115,8 @@ fn traces_url(text: &str) -> Result<Url, String> {
     {
         return Err("the URL has only a host, a port and a path".to_owned());
     }
-    let path = format!("{}/v1/traces", url.path().trim_end_matches('/'));
-    url.set_path(&path);
+    let path = url.path().trim_end_matches('/').trim_end_matches("/v1/traces").to_owned();
+    url.set_path(&format!("{path}/v1/traces"));
     Ok(url)
 }
 
@@ -209,10 +209,9 @@ mod tests {
     fn the_path_of_otlp_follows_the_address() {
         let of = |text| traces_url(text).map(String::from);
         assert_eq!(of("http://127.0.0.1:4318").unwrap(), "http://127.0.0.1:4318/v1/traces");
-        assert_eq!(
-            of("http://collector.otel:4318/otlp/").unwrap(),
-            "http://collector.otel:4318/otlp/v1/traces"
-        );
+        for given in ["http://collector.otel:4318/otlp/", "http://collector.otel:4318/otlp/v1/traces"] {
+            assert_eq!(of(given).unwrap(), "http://collector.otel:4318/otlp/v1/traces");
+        }
         for bad in [
             "collector:4318",
             "https://collector",

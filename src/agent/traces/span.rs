@@ -12,7 +12,7 @@ use crate::operation::effect::Verb;
 
 /// How many effects of one operation are recorded. An operation has a few per container; one that repeats a failing effect
 /// for a long time has more.
-const MAX_EFFECTS: usize = 256;
+const MAX_EFFECTS: usize = 64;
 
 /// The effects of one operation so far.
 #[derive(Debug, Default)]

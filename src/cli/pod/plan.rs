@@ -121,14 +121,17 @@ pub(super) async fn likely_refusal(server: &PodClient, pod: &Pod, request: &Requ
 }
 
 async fn plan_view(server: &PodClient, pod: &Pod, request: Request) -> Result<PlanView, Failed> {
-    let (declared, other_gates) = declared(pod)?;
-    let is_gated = declared.gate != Gate::Absent;
+    let (mut declared, other_gates) = declared(pod)?;
+    let may_be_used = declared.gate == Gate::Absent && !other_gates.is_empty();
+    if may_be_used {
+        declared.gate = Gate::Open;
+    }
     let node = match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
         Some(name) => server.node(name).await,
         None => None,
     };
     let mut seen = assemble(pod, declared, node.as_ref(), clock::now());
-    if !is_gated && !other_gates.is_empty() && request.drained_by().is_some() {
+    if may_be_used && request.drained_by().is_some() {
         seen.unseen
             .push(format!("whether the agent uses a readiness gate of the pod ({})", other_gates.join(", ")));
     }
@@ -167,6 +170,7 @@ mod tests {
             (declared.gate, others.join(","))
         };
         assert_eq!(of("InPlaceReady"), (Gate::Open, "KruisePodReady".to_owned()));
+        // Of another writer: the agent may use it, so that a drain is no reason for a refusal.
         assert_eq!(of("Other"), (Gate::Absent, "KruisePodReady".to_owned()));
     }
 }

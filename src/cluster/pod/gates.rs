@@ -9,7 +9,7 @@ use crate::api::annotation;
 use crate::operation::snapshot::Gate;
 
 /// The conditions of pods that Kubernetes writes itself.
-const OF_KUBERNETES: [&str; 9] = [
+const OF_KUBERNETES: [&str; 10] = [
     "PodScheduled",
     "PodReadyToStartContainers",
     "PodHasNetwork",
@@ -19,6 +19,7 @@ const OF_KUBERNETES: [&str; 9] = [
     "DisruptionTarget",
     "PodResizePending",
     "PodResizeInProgress",
+    "AllContainersRestarting",
 ];
 /// The longest name that the API server accepts: a DNS subdomain, a slash and a name.
 const MAX_NAME: usize = 253 + 1 + 63;
@@ -117,6 +118,10 @@ impl OtherGate {
         }
     }
 
+    fn is_closed_by_agent(&self) -> bool {
+        self.by_agent && matches!(self.state, Gate::Closed { .. })
+    }
+
     /// The approximate memory use of this value, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let reason = if let Gate::Closed { reason } = &self.state { reason.len() } else { 0 };
@@ -126,13 +131,17 @@ impl OtherGate {
 
 impl super::Pod {
     /// The readiness gate that an agent uses, and its state. [`annotation::GATE`] if the pod has no gate for it.
+    ///
+    /// A gate that an agent has closed comes before those of `further`: it is opened again also after the flag has
+    /// changed. Nobody else would open it.
     pub fn gate(&self, further: &FurtherGates) -> (&str, &Gate) {
         let own = (annotation::GATE, &self.declared.gate);
         if self.declared.gate != Gate::Absent {
             return own;
         }
         let of_pod = |name: &String| self.other_gates.iter().find(|gate| gate.name == *name);
-        further.0.iter().find_map(of_pod).map_or(own, |gate| (&gate.name, &gate.state))
+        let closed = self.other_gates.iter().find(|gate| gate.is_closed_by_agent());
+        closed.or_else(|| further.0.iter().find_map(of_pod)).map_or(own, |gate| (&gate.name, &gate.state))
     }
 
     /// The gates, apart from [`annotation::GATE`], whose conditions an agent wrote last.
@@ -182,6 +191,19 @@ mod tests {
         }
         let absent = ("InPlaceUpdateReady", &Gate::Absent);
         assert_eq!(pod(&["a", "b.example/b"]).gate(&FurtherGates::default()), absent);
+        // A gate that an agent has closed is opened again, whatever the flag says by now.
+        let closing = |reason: &str| -> Pod {
+            let conditions = json!([{"type": "a", "status": "False", "reason": reason}]);
+            serde_json::from_value(json!({"metadata": {"name": "p"}, "status": {"conditions": conditions},
+                "spec": {"readinessGates": [{"conditionType": "b.example/b"}, {"conditionType": "a"}]}}))
+            .unwrap()
+        };
+        for (reason, used) in [("InPlaceDrain", "a"), ("InPlaceFailed", "a"), ("Other", "InPlaceUpdateReady")]
+        {
+            assert_eq!(closing(reason).gate(&FurtherGates::default()).0, used, "{reason}");
+        }
+        assert_eq!(closing("InPlaceDrain").gate(&further).0, "a");
+        assert_eq!(closing("Other").gate(&further).0, "b.example/b");
         // Only an agent writes these reasons.
         let seen = pod(&["a", "b.example/b", "c"]);
         assert_eq!(seen.gate(&seen.gates_of_agents()), ("b.example/b", &Gate::Open));
@@ -197,7 +219,7 @@ mod tests {
         for bad in ["", "a b", "a'b", "/a", "a/", "a/b/c", "-a", "a\"]", &long] {
             assert_eq!(further_gate(bad), Err(BadGate::NoName), "{bad}");
         }
-        for theirs in ["Ready", "ContainersReady", "DisruptionTarget"] {
+        for theirs in OF_KUBERNETES {
             assert_eq!(further_gate(theirs), Err(BadGate::OfKubernetes(theirs.to_owned())));
         }
     }

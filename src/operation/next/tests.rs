@@ -33,6 +33,13 @@ fn a_restart_is_one_straight_line() {
     let mut bench = Bench::new(RESTART, with_handler);
     assert_eq!(bench.obey(), Outcome::Succeeded);
     assert_eq!(bench.log[..3], ["Fence app 4", "PreStop app-2", "Stop app-2"]);
+    // As in a kubelet, a handler is not run without a grace period.
+    let mut with_handler = pod(Owner::Nobody);
+    find(&mut with_handler, "app-2").has_pre_stop = true;
+    let request = r#"{"containers":[{"name":"app"}],"terminationGracePeriodSeconds":0}"#;
+    let mut bench = Bench::new(request, with_handler);
+    assert_eq!(bench.obey(), Outcome::Succeeded);
+    assert_eq!(bench.log[..2], ["Fence app 4", "Stop app-2"]);
 }
 
 #[test]

@@ -104,4 +104,13 @@ fn what_every_agent_would_refuse_is_refused_at_admission() {
     let stop = problems(json!({"pod": {"order": "StartFirst", "engine": "Stop"}}));
     assert!(stop[0].starts_with("spec.pod.order: the engine Stop"), "{stop:?}");
     assert!(problems(json!({"containers": [{"name": "app"}, {"name": "side"}]})).is_empty());
+    let grace = json!({"terminationGracePeriodSeconds": 5});
+    assert!(problems(json!({"pod": grace})).is_empty());
+    for by_kubelet in [
+        json!({"pod": {"terminationGracePeriodSeconds": 5, "engine": "Respec"}}),
+        json!({"pod": grace, "containers": [{"name": "app", "image": "a:2"}]}),
+    ] {
+        let refused = problems(by_kubelet);
+        assert!(refused[0].starts_with("spec.pod.terminationGracePeriodSeconds: the kubelet"), "{refused:?}");
+    }
 }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 
 use inplace::{
     api::annotation,
-    cluster::{groups::GroupRestarts, hooks::HookRuns, pods::NodePods, server::Server},
+    cluster::{groups::GroupRestarts, hooks::HookRuns, pod::FurtherGates, pods::NodePods, server::Server},
 };
 use kube::{Client, Resource as _};
 use tokio::task::JoinSet;
@@ -31,7 +31,12 @@ impl Agents {
         let (stop, mut agents, mut observing) = (CancellationToken::new(), Vec::new(), JoinSet::new());
         for number in 0..nodes {
             let client = server.admin().await;
-            let pods = NodePods::watch(client.clone(), &format!("node-{number}"), stop.clone());
+            let pods = NodePods::watch(
+                client.clone(),
+                &format!("node-{number}"),
+                FurtherGates::default(),
+                stop.clone(),
+            );
             observing.spawn(observe(pods.clone(), ledger.clone()));
             agents.push((client, pods));
         }

@@ -133,6 +133,33 @@ fn further_readiness_gates_reach_the_agents_and_the_policy() {
     assert!(known.status.success(), "{}", String::from_utf8_lossy(&known.stderr));
 }
 
+/// The conditions of Kubernetes: the schema of the chart, the admission policy and the agent have the same list.
+#[test]
+fn no_condition_of_kubernetes_is_a_readiness_gate_of_the_agents() {
+    let schema: Value = serde_json::from_str(&read("daemonset/chart/values.schema.json")).unwrap();
+    let names = schema["properties"]["readinessGates"]["items"]["not"]["enum"].as_array().unwrap();
+    let names: BTreeSet<_> = names.iter().map(|name| name.as_str().unwrap()).collect();
+    let names: BTreeSet<_> = names.into_iter().filter(|name| *name != "InPlaceUpdateReady").collect();
+    let policy = chart(&json!({}))[&key("ValidatingAdmissionPolicy", "", "inplace-agent")].clone();
+    let variable = policy["spec"]["variables"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|variable| variable["name"] == "conditionsOfKubernetes");
+    let listed = variable.unwrap()["expression"].as_str().unwrap();
+    let listed: BTreeSet<_> = listed.split('\'').skip(1).step_by(2).collect();
+    assert_eq!(names, listed);
+    for name in names {
+        let flag = format!("--readiness-gate={name}");
+        let agent = Command::new(env!("CARGO_BIN_EXE_inplace"))
+            .args(["agent", "--node-name=n", &flag])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&agent.stderr).into_owned();
+        assert!(text.contains("belongs to Kubernetes"), "{name}: {text}");
+    }
+}
+
 /// Both forms of `imagePullSecrets` name the same Secret, and a digest has priority over a tag.
 #[test]
 fn the_image_is_pulled_by_digest_and_with_secrets() {

@@ -28,6 +28,28 @@ fn three(draft: &Draft) -> Sight {
     sight
 }
 
+#[test]
+fn of_thousands_of_missing_claims_some_are_created_at_a_time() {
+    let draft = draft("Retain").with("/replicas", json!(1100));
+    let mut sight = sight(&[], &draft.revision());
+    let mut created = Vec::new();
+    for _ in 0..3 {
+        let decision = sight.decide(&draft);
+        let claims = decision.actions.iter().filter_map(|action| match action {
+            Action::CreateClaim { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        let claims: Vec<_> = claims.collect();
+        let bound =
+            Claim { labels: [("app".to_owned(), "web".to_owned())].into(), bound: true, ..Claim::default() };
+        created.push((claims.len(), decision.created().len()));
+        sight.claims.extend(claims.into_iter().map(|name| (name, bound.clone())));
+        sight.pods.extend(decision.created().into_iter().map(|name| pod(name, &draft.revision())));
+    }
+    // The pods of the first claims, then the next claims.
+    assert_eq!(created, [(500, 0), (0, 500), (500, 0)]);
+}
+
 fn owners(sight: &Sight, ordinal: u32) -> Vec<String> {
     sight.claims[&format!("data-web-{ordinal}")].owners.iter().map(|owner| owner.uid.clone()).collect()
 }
