@@ -209,6 +209,7 @@ impl<B: StatusSink> Dispatcher<B> {
                 }
                 Ok(Entry { pod, last: Some(last), .. }) if first => self.sink.recall(&pod, last),
                 Ok(_) => {}
+                Err(copy @ JournalError::OtherName { .. }) => tracing::warn!("{copy}"),
                 Err(error) => {
                     self.damaged += 1;
                     again |= error.may_pass();

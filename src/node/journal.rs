@@ -163,6 +163,16 @@ pub enum JournalError {
         /// The pod that was requested.
         pod: Box<PodRef>,
     },
+    /// The name of the file is not that of its pod's file: it is a copy.
+    #[error(
+        "the journal {path} belongs to pod {of}, whose file has another name: it is not used; move it away"
+    )]
+    OtherName {
+        /// The file that was read.
+        path: PathBuf,
+        /// The pod in the file.
+        of: Box<PodRef>,
+    },
     /// The disk has not answered in time.
     #[error("the disk did not answer in time for the journal {path}: it is slow or hangs")]
     Late {
@@ -294,7 +304,9 @@ impl Journal {
         for item in std::fs::read_dir(&self.folder).map_err(io)? {
             let name = item.map_err(io)?.file_name();
             let name = name.to_string_lossy();
-            uids.extend(name.strip_suffix(".json").filter(|uid| !uid.starts_with('.')).map(str::to_owned));
+            // A name that no pod's file has would lead to the file of another pod.
+            let is_own = |uid: &&str| self.path(uid).file_name().is_some_and(|own| own == &*name);
+            uids.extend(name.strip_suffix(".json").filter(is_own).map(str::to_owned));
         }
         Ok(uids)
     }
@@ -330,7 +342,8 @@ impl Journal {
     }
 
     /// Reads every file in threads outside the executor. Each result is an entry or the reason why its file cannot
-    /// be read; a read that hangs does not prevent the others.
+    /// be read; a read that hangs does not prevent the others. A copy of a file under another name is such a reason, so that
+    /// no pod has two entries.
     ///
     /// # Errors
     /// When the folder cannot be listed.
@@ -338,7 +351,12 @@ impl Journal {
         let uids = self.run_blocking(File::Folder, "", Self::uids).await?;
         let entries = uids.iter().map(|uid| {
             let path = self.path(uid);
-            self.run_blocking(File::Entry, uid, move |_| read(&path))
+            self.run_blocking(File::Entry, uid, move |journal| match read(&path)? {
+                Some(Entry { pod, .. }) if journal.path(&pod.uid) != path => {
+                    Err(JournalError::OtherName { path, of: Box::new(pod) })
+                }
+                own => Ok(own),
+            })
         });
         Ok(join_all(entries).await.into_iter().filter_map(Result::transpose).collect())
     }
@@ -464,134 +482,4 @@ fn description(error: &serde_json::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::status::Phase;
-
-    fn pod(uid: &str) -> PodRef {
-        PodRef { namespace: "default".into(), name: "web".into(), uid: uid.into() }
-    }
-
-    fn status(id: &str) -> Status {
-        Status {
-            id: id.into(),
-            phase: Phase::Succeeded,
-            step: None,
-            reason: String::new(),
-            message: String::new(),
-            started_at: None,
-            finished_at: None,
-            group: None,
-            containers: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn an_entry_comes_back_as_it_was_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::open(folder.path()).unwrap();
-        let mut entry = journal.load(&pod("a")).unwrap();
-        assert_eq!(entry, Entry::new(pod("a")));
-        let mode = std::fs::metadata(folder.path().join("journal")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o700);
-        entry.conclude(status("one"));
-        journal.write(&entry).unwrap();
-        assert_eq!(journal.load(&pod("a")).unwrap(), entry);
-        assert!(entry.has_finished("one") && !entry.has_finished("two"));
-    }
-
-    #[test]
-    fn finished_ids_are_bounded_and_the_newest_stay() {
-        let mut entry = Entry::new(pod("a"));
-        (0..200).for_each(|n| entry.conclude(status(&n.to_string())));
-        assert_eq!(entry.finished.len(), MAX_FINISHED);
-        assert!(entry.has_finished("199") && !entry.has_finished("0"));
-    }
-
-    #[tokio::test]
-    async fn a_bad_file_is_an_error_for_its_pod_and_no_other() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::open(folder.path()).unwrap();
-        journal.write(&Entry::new(pod("good"))).unwrap();
-        for (uid, text, expect) in [
-            ("torn", &br#"{"version":1,"pod":{"names"#[..], "damaged"),
-            ("empty", b"", "damaged"),
-            ("future", br#"{"version":7}"#, "version 7"),
-            ("other", br#"{"hello":1}"#, "no version"),
-            ("list", br#"{"version":1,"pod":["hunter2"],"finished":[]}"#, "pod: a value has the wrong type"),
-            ("ids", br#"{"version":1,"pod":{"namespace":"a","name":"b","uid":"c"}}"#, "finished"),
-            (
-                "open",
-                br#"{"version":1,"pod":{"namespace":"a","name":"b","uid":"c"},"finished":[],"open":{}}"#,
-                "open: missing field",
-            ),
-        ] {
-            std::fs::write(journal.path(uid), text).unwrap();
-            let error = journal.load(&pod(uid)).unwrap_err().to_string();
-            assert!(error.contains(expect), "{error}");
-        }
-        let all = journal.all().await.unwrap();
-        assert_eq!(all.iter().filter(|entry| entry.is_ok()).count(), 1);
-        assert_eq!(all.len(), 8);
-        assert!(journal.load(&pod("good")).is_ok());
-    }
-
-    #[test]
-    fn what_another_release_has_written_otherwise_is_left_out_and_what_it_has_added_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::open(folder.path()).unwrap();
-        let text = r#"{"version":1,"pod":{"namespace":"default","name":"web","uid":"a","zone":"b"},"finished":["one"],
-            "intent":{"Levitate":{"container":"app"}},"last":{"id":7},"owed_gate":"Ajar","added":{"x":[1]}}"#;
-        std::fs::write(journal.path("a"), text).unwrap();
-        let mut entry = journal.load(&pod("a")).unwrap();
-        assert_eq!((&entry.open, &entry.intent, &entry.last, entry.owed_gate), (&None, &None, &None, None));
-        assert!(entry.has_finished("one") && entry.foreign.is_none());
-        entry.conclude(status("two"));
-        journal.write(&entry).unwrap();
-        let written: Value = serde_json::from_slice(&std::fs::read(journal.path("a")).unwrap()).unwrap();
-        assert_eq!((&written["added"]["x"][0], &written["version"]), (&1.into(), &1.into()));
-        assert_eq!(journal.load(&pod("a")).unwrap(), entry);
-    }
-
-    #[test]
-    fn an_operation_that_is_not_understood_keeps_its_id() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::open(folder.path()).unwrap();
-        let text = r#"{"version":1,"pod":{"namespace":"default","name":"web","uid":"a"},"finished":[],
-            "open":{"request":{"id":"one","secret":"hunter2","containers":[]}}}"#;
-        std::fs::write(journal.path("a"), text).unwrap();
-        let entry = journal.load(&pod("a")).unwrap();
-        let foreign = Foreign { id: "one".into(), why: "unknown field `secret`".into() };
-        assert_eq!((entry.open, entry.foreign), (None, Some(foreign)));
-    }
-
-    #[test]
-    fn one_process_works_on_a_pod() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::open(folder.path()).unwrap();
-        let held = journal.hold(&pod("a")).unwrap();
-        assert!(matches!(journal.hold(&pod("a")), Err(JournalError::Busy(_))));
-        journal.hold(&pod("b")).unwrap();
-        drop(held);
-        journal.hold(&pod("a")).unwrap();
-    }
-
-    #[test]
-    fn a_uid_cannot_lead_out_of_the_folder() {
-        let journal = Journal::open(tempfile::tempdir().unwrap().path()).unwrap();
-        assert_eq!(journal.path("../../etc/x").parent(), journal.path("a").parent());
-    }
-
-    #[test]
-    fn the_journal_of_another_pod_is_not_opened() {
-        let folder = tempfile::tempdir().unwrap();
-        let journal = Journal::open(folder.path()).unwrap();
-        let vault = PodRef { namespace: "bank".into(), name: "vault".into(), uid: "u1".into() };
-        journal.write(&Entry::new(vault.clone())).unwrap();
-        for (namespace, name) in [("shop", "vault"), ("bank", "evil")] {
-            let evil = PodRef { namespace: namespace.into(), name: name.into(), uid: "u1".into() };
-            assert!(matches!(journal.load(&evil), Err(JournalError::OtherPod { .. })));
-        }
-        assert_eq!(journal.load(&vault).unwrap().pod, vault);
-    }
-}
+mod tests;
