@@ -15,12 +15,16 @@ for argument in level=4 inline-8bit-counters pc-table trace-compares; do
 done
 # With --target, RUSTFLAGS do not apply to build scripts and macros.
 RUSTFLAGS="${flags[*]}" cargo build --manifest-path "$here/Cargo.toml" --locked --release --target "$host" --target-dir "$dir"
-for target in condition json_path template request; do
+# In memory where that is possible: the journal is written durably.
+TMPDIR=$(mktemp -d /dev/shm/inplace-fuzz.XXXXXX 2>/dev/null || mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+for target in condition json_path template request admission watch cri journal; do
   corpus=$dir/corpus/$target
   mkdir -p "$corpus" "$dir/found"
   log=$dir/$target.log
   # No input may take 5 s or need half a gibibyte.
-  if "$dir/$host/release/$target" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -max_len=2048 -print_final_stats=1 \
+  if "$dir/$host/release/$target" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -max_len=4096 -print_final_stats=1 \
     -artifact_prefix="$dir/found/$target-" "$corpus" "$here/seeds/$target" >"$log" 2>&1; then
     echo "fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in ${seconds} s, nothing found"
   else

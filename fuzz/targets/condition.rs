@@ -2,8 +2,8 @@
 //! long.
 #![no_main]
 
-use inplace_fuzz::hook::condition::Condition;
-use inplace_fuzz::hook::value::Value;
+use inplace::hook::condition::Condition;
+use inplace::hook::value::Value;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

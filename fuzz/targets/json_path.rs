@@ -1,8 +1,8 @@
 //! Evaluates any path over any body. What this parser accepts as JSON, serde_json accepts with the same meaning.
 #![no_main]
 
-use inplace_fuzz::hook::json::Json;
-use inplace_fuzz::hook::json_path;
+use inplace::hook::json::Json;
+use inplace::hook::json_path;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! written and parsed again.
 #![no_main]
 
-use inplace_fuzz::api::request::Request;
+use inplace::api::request::Request;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

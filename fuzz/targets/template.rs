@@ -1,8 +1,8 @@
 //! Renders any text with any argument: the text is rendered completely or not at all.
 #![no_main]
 
-use inplace_fuzz::api::hook_template::Argument;
-use inplace_fuzz::hook::template::render;
+use inplace::api::hook_template::Argument;
+use inplace::hook::template::render;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -148,6 +148,17 @@ impl<T: Trim> Resource for Trimmed<T> {
     }
 }
 
+/// Reads the object of a watch event as the cache does, and what the cache asks of it.
+#[cfg(fuzzing)]
+pub(crate) fn watched<T: Trim>(event: &[u8]) {
+    use kube::core::WatchEvent::{Added, Deleted, Modified};
+    if let Ok(Added(object) | Modified(object) | Deleted(object)) =
+        serde_json::from_slice::<kube::core::WatchEvent<Trimmed<T>>>(event)
+    {
+        let _ = (object.key(), object.groups(), object.share(), object.is_as(&object));
+    }
+}
+
 /// The cache key of an object.
 pub(crate) fn key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")

@@ -111,6 +111,13 @@ struct Common {
     recreate_requests: bool,
 }
 
+/// Reads the object of a watch event as the caches of the rollouts and of the `ContainerRecreateRequest`s do.
+#[cfg(fuzzing)]
+pub fn watched(event: &[u8]) {
+    rollouts::watched(event);
+    recreate_requests::watched(event);
+}
+
 /// All controllers. Each is a loop that compares the actual state with the desired state, and ends at once when
 /// `stop` is cancelled. A new controller is added here.
 fn controllers(common: &Common, stop: &CancellationToken) -> Vec<BoxFuture<'static, ()>> {

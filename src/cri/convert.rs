@@ -27,16 +27,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// contains.
 pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> Result<Snapshot, Error> {
     let Ok(Some((newest, listed))) = identity::look_up(client, asked).await? else {
-        return Ok(Snapshot {
-            sandbox: None,
-            containers: Vec::new(),
-            declared: None,
-            absent: false,
-            serving: None,
-            listeners: None,
-            probed: None,
-            group: GroupSignal::Unknown,
-        });
+        return Ok(snapshot(None, Vec::new()));
     };
     let mut containers = Vec::with_capacity(listed.len());
     // Concurrently: a container may be down while the caller waits for the answers.
@@ -61,8 +52,33 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
             containers.push(seen);
         }
     }
-    let sandbox = Some(sandbox(newest, &asked.pod));
-    Ok(Snapshot {
+    Ok(snapshot(Some(sandbox(newest, &asked.pod)), containers))
+}
+
+/// The same as [`observe`] for answers that are there already. A container without a status has disappeared.
+#[cfg(fuzzing)]
+pub fn observed(
+    asked: &Asked,
+    sandboxes: Vec<v1::PodSandbox>,
+    containers: Vec<v1::Container>,
+    statuses: &[v1::ContainerStatus],
+) -> Snapshot {
+    let Ok(Some((newest, listed))) = identity::belonging(asked, sandboxes, containers) else {
+        return snapshot(None, Vec::new());
+    };
+    let containers = listed.into_iter().map(container).filter_map(|mut seen| {
+        if !seen.fence && seen.state != State::Created {
+            let status = statuses.iter().find(|status| status.id == seen.id)?;
+            refine(&mut seen, status.clone());
+        }
+        Some(seen)
+    });
+    snapshot(Some(sandbox(newest, &asked.pod)), containers.collect())
+}
+
+/// What the runtime shows of a pod.
+fn snapshot(sandbox: Option<Sandbox>, containers: Vec<Container>) -> Snapshot {
+    Snapshot {
         sandbox,
         containers,
         declared: None,
@@ -71,7 +87,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
         listeners: None,
         probed: None,
         group: GroupSignal::Unknown,
-    })
+    }
 }
 
 /// The pods of this name, newest first: after a pod is recreated, there are two for a while.

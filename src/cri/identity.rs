@@ -69,8 +69,17 @@ pub async fn look_up(
     asked: &Asked,
 ) -> Result<Result<Option<(v1::PodSandbox, Vec<v1::Container>)>, Mismatch>, Error> {
     let label = Some((annotation::POD_UID, asked.pod.uid.as_str()));
-    let (sandboxes, mut containers) = tokio::try_join!(client.sandboxes(label), client.containers(label))?;
-    Ok(own(asked, sandboxes).map(|sandboxes| {
+    let (sandboxes, containers) = tokio::try_join!(client.sandboxes(label), client.containers(label))?;
+    Ok(belonging(asked, sandboxes, containers))
+}
+
+/// What of these sandboxes and containers belongs to the pod; see [`look_up`].
+pub(super) fn belonging(
+    asked: &Asked,
+    sandboxes: Vec<v1::PodSandbox>,
+    mut containers: Vec<v1::Container>,
+) -> Result<Option<(v1::PodSandbox, Vec<v1::Container>)>, Mismatch> {
+    own(asked, sandboxes).map(|sandboxes| {
         let all: HashSet<_> = sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect();
         let newest = newest(sandboxes)?;
         containers.retain(|container| {
@@ -78,7 +87,7 @@ pub async fn look_up(
             container.pod_sandbox_id == newest.id || earlier
         });
         Some((newest, containers))
-    }))
+    })
 }
 
 fn newest(sandboxes: Vec<v1::PodSandbox>) -> Option<v1::PodSandbox> {

@@ -214,6 +214,12 @@ impl Webhooks {
         Ok(())
     }
 
+    /// Answers one request at `path` without a connection: the status and the body of the answer.
+    #[cfg(fuzzing)]
+    pub async fn answer(&self, path: &'static str, body: Vec<u8>) -> (u16, Vec<u8>) {
+        serve::answer(self.handlers.clone(), path, body).await
+    }
+
     /// Runs what only the leader does, until `stop`: creates and rotates the certificates, and repeats deletions
     /// for clients that send them to the guard only once.
     pub async fn lead(&self, stop: &CancellationToken) {

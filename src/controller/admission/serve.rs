@@ -155,6 +155,19 @@ fn router(handlers: Handlers) -> Router {
         .with_state(handlers)
 }
 
+/// Answers one request as [`run`] does, without a connection: the status and the body of the answer.
+#[cfg(fuzzing)]
+pub(super) async fn answer(handlers: Handlers, path: &'static str, body: Vec<u8>) -> (u16, Vec<u8>) {
+    let mut request = hyper::Request::new(axum::body::Body::from(body));
+    *request.method_mut() = hyper::Method::POST;
+    *request.uri_mut() = hyper::Uri::from_static(path);
+    let client = Client { from: IpAddr::from([127, 0, 0, 1]), activity: Activity::default() };
+    request.extensions_mut().insert(client);
+    let Ok(answer) = TowerToHyperService::new(router(handlers)).call(request).await;
+    let status = answer.status().as_u16();
+    (status, axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap_or_default().to_vec())
+}
+
 /// Serves reviews on `listener` until `stop`, and during the shutdown that follows.
 pub(super) async fn run(
     listener: TcpListener,

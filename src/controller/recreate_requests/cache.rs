@@ -58,6 +58,13 @@ pub(super) struct Cache {
     pods: Store<Trimmed<CachedPod>>,
 }
 
+/// Reads the object of a watch event as the caches do.
+#[cfg(fuzzing)]
+pub(in crate::controller) fn watched(event: &[u8]) {
+    trim::watched::<CachedObject>(event);
+    trim::watched::<CachedPod>(event);
+}
+
 impl Trim for CachedObject {
     type Kind = ContainerRecreateRequest;
     type Source = Value;

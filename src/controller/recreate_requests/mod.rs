@@ -19,6 +19,8 @@ use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::events::Events;
 use crate::controller::reconciler::{self, Changes};
+#[cfg(fuzzing)]
+pub(super) use cache::watched;
 use cache::{Cache, Key};
 
 /// What every reconciliation shares.

@@ -34,6 +34,13 @@ use follow::Follows;
 
 pub(super) use metrics::Metrics;
 
+/// Reads the object of a watch event as the caches do.
+#[cfg(fuzzing)]
+pub(super) fn watched(event: &[u8]) {
+    crate::cluster::trim::watched::<cache::CachedRollout>(event);
+    crate::cluster::trim::watched::<cache::CachedPod>(event);
+}
+
 /// Capacity of the channel of rollouts whose pods have changed. A watch waits while it is full.
 const MAX_CHANGES: usize = 64;
 
