@@ -20,8 +20,9 @@ fn no_pod_is_lost_by_an_update_a_claim_or_an_orphaned_history() {
     let _controller = Agent::controller(&cluster, "one");
     let published = published_server(&cluster.node().ip);
     let parts = Parts::default();
-    let all: [(_, Part); 7] = [
+    let all: [(_, Part); 8] = [
         ("surge pods of an update", the_original_pods_stay_and_the_surge_pod_is_deleted),
+        ("surge pods of an update with a drain", the_original_pods_stay_also_if_they_are_drained),
         ("surge pods of a scale-in", a_scale_in_deletes_surge_pods_and_only_as_many_as_are_surplus),
         ("pods that wait", pods_that_wait_for_their_hook_stay),
         ("pods that failed", pods_that_failed_go_back_and_stay),
@@ -64,8 +65,19 @@ fn only_originals_are_left(
 }
 
 fn the_original_pods_stay_and_the_surge_pod_is_deleted(cluster: &Cluster, _: &HttpServer) {
-    let fixture = Fixture { cluster, kind: "gamedeployment", name: "surging" };
-    fixture.apply(&surging("surging", 1, &json!({})));
+    surge_pod_is_deleted(cluster, "surging", &json!({}));
+}
+
+/// A pod that is drained becomes Ready later than the surge pod, by which an owner would choose it for deletion.
+fn the_original_pods_stay_also_if_they_are_drained(cluster: &Cluster, _: &HttpServer) {
+    let drain = json!({"updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1,
+        "inPlaceUpdateStrategy": {"gracePeriodSeconds": 3}}});
+    surge_pod_is_deleted(cluster, "drained", &drain);
+}
+
+fn surge_pod_is_deleted(cluster: &Cluster, name: &str, more: &Value) {
+    let fixture = Fixture { cluster, kind: "gamedeployment", name };
+    fixture.apply(&surging(name, 1, more));
     fixture.until("two pods are there", |status| is_complete(status, 2));
     let before = fixture.pods();
     assert!(!before.values().any(is_surge), "{before:#?}");
