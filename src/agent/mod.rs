@@ -107,7 +107,7 @@ struct ClusterArgs {
     /// Use the imagePullSecrets of a pod to pull its images; requires RBAC permission to read them
     #[arg(long, env = "INPLACE_ALLOW_PULL_SECRETS")]
     allow_pull_secrets: bool,
-    /// Further readiness gates that the agent uses like InPlaceUpdateReady, of pods that do not have that gate. No other
+    /// Further readiness gates that the agent uses like `InPlaceUpdateReady`, of pods that do not have that gate. No other
     /// controller may write their conditions
     #[arg(
         long,
