@@ -47,16 +47,16 @@ impl Ledger {
         track.seen[watch as usize].push((parsed(version), now));
     }
 
-    /// The times from each write to the watch, the shortest first. A write that has not been seen has none.
+    /// The times from each write to the watch, the shortest first. A write that has not been seen has the longest.
     pub(super) fn lags(&self, watch: Watch) -> Vec<Duration> {
         let tracks = self.0.lock().unwrap();
         let of = |track: &Track| {
             let seen = &track.seen[watch as usize];
             let lag = |(version, sent): &(u64, Instant)| {
-                let at = seen.iter().filter(|(later, _)| later >= version).map(|(_, at)| *at).min()?;
-                Some(at.saturating_duration_since(*sent))
+                let at = seen.iter().filter(|(later, _)| later >= version).map(|(_, at)| *at).min();
+                at.map_or(Duration::MAX, |at| at.saturating_duration_since(*sent))
             };
-            track.written.iter().filter_map(lag).collect::<Vec<_>>()
+            track.written.iter().map(lag).collect::<Vec<_>>()
         };
         let mut lags: Vec<_> = tracks.values().flat_map(of).collect();
         lags.sort();
