@@ -155,7 +155,7 @@ pub enum Error {
 /// If the agent cannot start, or its listen address is in use.
 pub async fn run(args: Args) -> Result<(), Error> {
     let stop = shutdown::on_signal().map_err(io("signals cannot be watched".to_owned()))?;
-    run_until(args, stop).await
+    Box::pin(run_until(args, stop)).await
 }
 
 /// Runs the agent until `stop`.
