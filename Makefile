@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release image-tools image dist dist-again push check fmt clippy doc deny reference test fuzz demo cluster cluster-down soak matrix bench scale pictures clean
+.PHONY: setup helm kubernetes build release image-tools image dist dist-again push check fmt clippy doc deny reference test fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -88,6 +88,12 @@ pictures: setup ## draws the pictures of the dashboard and of the terminal in do
 
 fuzz: ## runs each fuzz target for FUZZ_SECONDS, on the stable toolchain
 	bash fuzz/run.sh "$(CARGO_TARGET_DIR)" "$(FUZZ_SECONDS)"
+
+# Each change costs a build of the unit tests: all of them take days. The sources are changed in a copy.
+mutants: ## changes decisions and lists the changes that no unit test notices: FILES="src/operation/next.rs ..." SHARD=3/40; needs cargo-mutants
+	cargo mutants $(foreach file,$(or $(FILES),src/operation/**/*.rs src/podtask/**/*.rs src/hook/**/*.rs),--file '$(file)') \
+	  $(if $(SHARD),--shard $(SHARD) --sharding round-robin) --jobs 1 --timeout 300 --features faults --cargo-arg=--locked \
+	  --output "$(CARGO_TARGET_DIR)" -- --lib
 
 demo: setup build ## shows what a restart in place preserves, on a real containerd
 	bash tests/lab/demo.sh "$(CARGO_TARGET_DIR)/debug/inplace"
