@@ -82,8 +82,8 @@ impl World {
         self.all_at(name, replicas, "app:v1").await;
     }
 
-    async fn replace(&self, name: &str, path: &str, value: Value) {
-        let patch = json!([{"op": "replace", "path": path, "value": value}]);
+    async fn replace(&self, name: &str, field: &str, value: Value) {
+        let patch = json!([{"op": "replace", "path": field, "value": value}]);
         let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap());
         let api: Api<GameDeployment> = Api::default_namespaced(self.client.clone());
         api.patch(name, &PatchParams::default(), &patch).await.unwrap();
