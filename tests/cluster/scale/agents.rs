@@ -19,7 +19,7 @@ const CONNECTED: Duration = Duration::from_secs(300);
 
 /// The watches; they end when dropped.
 pub(super) struct Agents {
-    agents: Vec<(Client, NodePods)>,
+    of_nodes: Vec<(Client, NodePods)>,
     others: Vec<(GroupRestarts, HookRuns)>,
     stop: CancellationToken,
     _observing: JoinSet<()>,
@@ -40,10 +40,10 @@ impl Agents {
             observing.spawn(observe(pods.clone(), ledger.clone()));
             agents.push((client, pods));
         }
-        let started = Self { agents, others: Vec::new(), stop, _observing: observing };
+        let started = Self { of_nodes: agents, others: Vec::new(), stop, _observing: observing };
         eventually_async(CONNECTED, "watches of all nodes", async || {
-            let connected = started.agents.iter().filter(|(_, pods)| pods.is_current()).count();
-            if connected == started.agents.len() { Ok(()) } else { Err(format!("{connected}")) }
+            let connected = started.of_nodes.iter().filter(|(_, pods)| pods.is_current()).count();
+            if connected == started.of_nodes.len() { Ok(()) } else { Err(format!("{connected}")) }
         })
         .await;
         started
@@ -51,7 +51,7 @@ impl Agents {
 
     /// Each agent watches group restarts and the HookRuns of its node too, as an agent does.
     pub(super) async fn watch_the_rest(&mut self) {
-        for (client, pods) in &self.agents {
+        for (client, pods) in &self.of_nodes {
             let (server, stop) = (Server::new(client.clone()), self.stop.clone());
             let label = format!("{}={}", annotation::NODE, pods.node());
             let runs = HookRuns::watch(server.clone(), "HookRuns", &label, stop.clone());
@@ -67,7 +67,7 @@ impl Agents {
 
     /// How many pods the agents know.
     pub(super) fn pods(&self) -> usize {
-        self.agents.iter().map(|(_, pods)| pods.list().len()).sum()
+        self.of_nodes.iter().map(|(_, pods)| pods.list().len()).sum()
     }
 }
 

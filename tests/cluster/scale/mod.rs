@@ -16,7 +16,9 @@ mod sizes;
 mod watches;
 mod world;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use self::{
     agents::Agents,

@@ -47,13 +47,13 @@ impl Cost {
             let name = pod.metadata.name.as_deref().unwrap();
             api.patch_metadata(name, &PatchParams::default(), &patch).await.unwrap();
         }
-        let write =
-            (process.cpu() - before).as_secs_f64() * 1000.0 / f64::from(u32::try_from(WRITES).unwrap());
+        let write = process.cpu().saturating_sub(before).as_secs_f64() * 1000.0
+            / f64::from(u32::try_from(WRITES).unwrap());
         drop(pods);
         text(client, "/debug/pprof/heap?gc=1&debug=1").await;
         let before = process.cpu();
         sleep(IDLE).await;
-        let idle = (process.cpu() - before).as_secs_f64() * 1000.0 / IDLE.as_secs_f64();
+        let idle = process.cpu().saturating_sub(before).as_secs_f64() * 1000.0 / IDLE.as_secs_f64();
         text(client, "/debug/pprof/heap?gc=1&debug=1").await;
         let metrics = text(client, "/metrics").await;
         let metric = |name: &str| {
