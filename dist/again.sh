@@ -2,7 +2,7 @@
 # Makes the files of a release once more and compares them with those that dist.sh has made:
 #   again.sh FOLDER
 # It builds a clone of the commit, in another folder, with another folder for the build and another home of cargo. The crates are those
-# of the first build. ARCHS, DIST_URL and SOURCE_DATE_EPOCH are to be those of the first time. Needs 3 GB in TMPDIR, and frees them.
+# of the first build. ARCHS, DIST_URL and SOURCE_DATE_EPOCH are to be those of the first time. Needs 1 GB in TMPDIR, and frees it.
 set -euo pipefail
 die() { echo "again.sh: $*" >&2; exit 1; }
 [ $# = 1 ] || die "usage: again.sh FOLDER"
