@@ -75,7 +75,7 @@ fn the_original_pods_stay_also_if_they_are_drained(cluster: &Cluster, _: &HttpSe
     surge_pod_is_deleted(cluster, "drained", &drain);
 }
 
-fn surge_pod_is_deleted(cluster: &Cluster, name: &str, more: &Value) {
+fn surge_pod_is_deleted(cluster: &Cluster, name: &'static str, more: &Value) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name };
     fixture.apply(&surging(name, 1, more));
     fixture.until("two pods are there", |status| is_complete(status, 2));
