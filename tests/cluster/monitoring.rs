@@ -19,11 +19,12 @@ use crate::{
 };
 
 const LONG: Duration = Duration::from_secs(90);
-/// Parts of the queries that have no data where nothing is wrong, or where no image is pulled ahead.
-const QUIET: [&str; 4] = [
+/// Parts of the queries that have no data where nothing is wrong, no image is pulled ahead, or no trace is sent.
+const QUIET: [&str; 5] = [
     "result!=\"Ok\"",
     "inplace_pending_answers",
     "inplace_prefetches_total",
+    "inplace_traces_total",
     "inplace_hook_measurements_total",
 ];
 
