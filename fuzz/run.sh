@@ -13,6 +13,8 @@ flags=(-Cpasses=sancov-module --cfg fuzzing)
 for argument in level=4 inline-8bit-counters pc-table trace-compares; do
   flags+=("-Cllvm-args=-sanitizer-coverage-$argument")
 done
+# A short run only checks that the targets work: optimizing the whole product would take most of its time.
+if [ "$seconds" -lt 60 ]; then export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_DEBUG=false; fi
 # With --target, RUSTFLAGS do not apply to build scripts and macros.
 RUSTFLAGS="${flags[*]}" cargo build --manifest-path "$here/Cargo.toml" --locked --release --target "$host" --target-dir "$dir"
 # In memory where that is possible: the journal is written durably.

@@ -83,7 +83,7 @@ fn object<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
 
 /// What the agent decides about a pod of its node: whether its request can be carried out. All its containers run.
 fn of_node(pod: &NodePod, now: Timestamp) {
-    let _ = (pod.status(), pod.failure(), pod.origin(), pod.member(), pod.leaves_at(now), pod.gate());
+    let _ = (pod.status(), pod.failure(), pod.origin(), pod.member(), pod.leaves_at(now), pod.gate(&pod.gates_of_agents()));
     let declared = pod.declared_at(true, now);
     let Ok(Some(request)) = Request::parse(pod.request()) else { return };
     let instance = |declared: &inplace::operation::snapshot::DeclaredContainer| Container {

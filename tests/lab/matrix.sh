@@ -29,7 +29,7 @@ suite() {
 import json, re, sys
 text = open(sys.argv[1], encoding="utf-8", errors="replace").read()
 count = re.findall(r"^test result: \w+\. (\d+) passed; (\d+) failed;", text, re.M)
-failed = sorted(set(re.findall(r"^test (\S+) .*FAILED", text, re.M)))
+failed = sorted(set(re.findall(r"^test (?!result:)(\S+) .*FAILED", text, re.M)))
 passed, number = map(int, count[0]) if len(count) == 1 else (0, 0)
 if len(count) != 1 or passed + number == 0:
     failed.append("the tests did not run to their end")

@@ -47,7 +47,10 @@ impl Requested {
     fn command(self, pod: &Pod<'_>, before: &Facts, id: &str) -> Command {
         let image = match (self, before.running("app").version.as_str()) {
             (Self::Restart, _) => return pod.command("restart", &["-c", "app", "--id", id]),
-            (Self::Crash, _) => "app=lab/app:v3",
+            (Self::Crash, _) => {
+                // On a busy machine the app crashes seconds after the runtime has reported its start.
+                return pod.command("swap", &["app=lab/app:v3", "--min-ready", "20s", "--id", id]);
+            }
             (Self::Swap, "v1") => "app=lab/app:v2",
             (Self::Swap, _) => "app=lab/app:v1",
         };
