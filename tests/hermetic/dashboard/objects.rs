@@ -13,13 +13,20 @@ pub(super) const WEB: usize = 40;
 
 /// The time so many milliseconds ago.
 pub(super) fn ago(ms: i64) -> String {
-    let at: Timestamp = clock::now() - SignedDuration::from_millis(ms);
+    before(clock::now(), ms)
+}
+
+fn before(now: Timestamp, ms: i64) -> String {
+    let at: Timestamp = now - SignedDuration::from_millis(ms);
     format!("{at:.3}")
 }
 
 /// A status of the request `id` that restarted the container `app`, and began `began` ms ago.
 pub(super) fn status(id: &str, phase: &str, step: &str, began: i64, down: Option<i64>) -> Value {
     let instance = |attempt: u32| json!({"containerID": format!("c{attempt}"), "attempt": attempt, "image": "registry.example/shop/web:v7", "imageID": "sha256:7"});
+    // One clock reading for all times: the page computes durations from them.
+    let now = clock::now();
+    let ago = |ms: i64| before(now, ms);
     let mut app = json!({"name": "app", "action": "Restart", "engine": "Recreate", "from": instance(2)});
     if let Some(down) = down {
         app["to"] = instance(3);
