@@ -12,15 +12,18 @@ use inplace::cri::convert;
 use inplace::cri::identity::{Asked, pod_of};
 use inplace::cri::log_path;
 use inplace::cri::proto::v1;
-use inplace::operation::effect::{EffectOutput, ImageChoice};
-use inplace::operation::next::{Next, next};
+use inplace::operation::effect::ImageChoice;
 use inplace::operation::plan::Plan;
 use inplace::operation::preflight::{self, Hashes, Hooks, Runtime, Situation};
-use inplace::operation::report;
 use inplace::operation::snapshot::{Origin, Snapshot};
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
+
+use crate::decisions::go_on;
+
+#[path = "../decisions.rs"]
+mod decisions;
 
 /// The seeds have this text where only values are.
 const SECRET: &str = "hunter2";
@@ -162,17 +165,6 @@ fn planned(snapshot: &Snapshot, answers: &[v1::ContainerStatusResponse]) {
             now,
         };
         let Ok(admitted) = preflight::admit(request, &situation) else { continue };
-        let mut operation = Plan::of(admitted).begin(now);
-        for _ in 0..MAX_DECISIONS {
-            match next(&operation, snapshot, now) {
-                Next::Do(effect) => {
-                    operation.begin(&effect, now);
-                    operation.record(&effect, Ok(EffectOutput::Nothing), now);
-                }
-                Next::Note(note) => operation.note(note),
-                Next::Wait(_) | Next::Done(_) => break,
-            }
-        }
-        report::status(&operation);
+        go_on(Plan::of(admitted).begin(now), snapshot, now, MAX_DECISIONS);
     }
 }

@@ -7,15 +7,18 @@ use std::sync::LazyLock;
 
 use inplace::api::pod_ref::PodRef;
 use inplace::node::journal::{Entry, Journal};
-use inplace::operation::effect::EffectOutput;
-use inplace::operation::next::{Next, next};
 use inplace::operation::report;
-use inplace::operation::snapshot::{Container, GroupSignal, Owner, Sandbox, Snapshot, State};
+use inplace::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
 use inplace::operation::state::Operation;
 use inplace::process::panics;
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::{Builder, Runtime};
+
+use crate::decisions::go_on;
+
+#[path = "../decisions.rs"]
+mod decisions;
 
 /// More decisions in a row than any operation needs.
 const MAX_DECISIONS: usize = 64;
@@ -110,34 +113,7 @@ fn decide(mut operation: Operation) {
         (Some(&sandbox), containers(State::Running)),
         (Some(&sandbox), containers(State::Exited)),
     ] {
-        let snapshot = Snapshot {
-            sandbox: sandbox.cloned(),
-            containers,
-            declared: None,
-            absent: false,
-            serving: None,
-            listeners: None,
-            probed: None,
-            group: GroupSignal::Unknown,
-        };
-        go_on(operation.clone(), &snapshot, now);
+        let snapshot = Snapshot::of_runtime(sandbox.cloned(), containers);
+        go_on(operation.clone(), &snapshot, now, MAX_DECISIONS);
     }
-}
-
-fn go_on(mut operation: Operation, snapshot: &Snapshot, now: Timestamp) {
-    for _ in 0..MAX_DECISIONS {
-        match next(&operation, snapshot, now) {
-            Next::Do(effect) => {
-                operation.begin(&effect, now);
-                operation.record(&effect, Ok(EffectOutput::Nothing), now);
-            }
-            Next::Note(note) => operation.note(note),
-            Next::Wait(_) => break,
-            Next::Done(outcome) => {
-                operation.finish(outcome, now);
-                break;
-            }
-        }
-    }
-    report::status(&operation);
 }

@@ -13,7 +13,7 @@ use inplace::cluster::pod::Pod as NodePod;
 use inplace::controller::watched;
 use inplace::operation::plan::Plan;
 use inplace::operation::preflight::{self, Hashes, Hooks, Runtime, Situation};
-use inplace::operation::snapshot::{Container, GroupSignal, Owner, Sandbox, Snapshot, State};
+use inplace::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
 use inplace::podtask::disruption::{Disruption, DisruptionAllowance};
 use inplace::podtask::priority::NodeLabels;
 use inplace::podtask::write::PodPatch;
@@ -112,16 +112,7 @@ fn of_node(pod: &NodePod, now: Timestamp) {
         preflight::Source { image_present: true, runs_declared: true, ..preflight::Source::default() };
     let situation = Situation {
         sources: containers.iter().map(|container| (container.name.clone(), source.clone())).collect(),
-        snapshot: Snapshot {
-            sandbox: Some(sandbox),
-            containers,
-            declared: Some(declared),
-            absent: false,
-            serving: None,
-            listeners: None,
-            probed: None,
-            group: GroupSignal::Unknown,
-        },
+        snapshot: Snapshot { declared: Some(declared), ..Snapshot::of_runtime(Some(sandbox), containers) },
         runtime: Runtime { name: "containerd".to_owned(), version: "1.6.20".to_owned() },
         hashes: Hashes::new(),
         hooks: Hooks::default(),

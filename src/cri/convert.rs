@@ -17,7 +17,7 @@ use crate::cri::error::Error;
 use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1;
 use crate::operation::port::Port;
-use crate::operation::snapshot::{Container, GroupSignal, Owner, Sandbox, Snapshot, State};
+use crate::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
 
 /// Kubernetes' default grace period.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -27,7 +27,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// contains.
 pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> Result<Snapshot, Error> {
     let Ok(Some((newest, listed))) = identity::look_up(client, asked).await? else {
-        return Ok(snapshot(None, Vec::new()));
+        return Ok(Snapshot::of_runtime(None, Vec::new()));
     };
     let mut containers = Vec::with_capacity(listed.len());
     // Concurrently: a container may be down while the caller waits for the answers.
@@ -52,7 +52,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
             containers.push(seen);
         }
     }
-    Ok(snapshot(Some(sandbox(newest, &asked.pod)), containers))
+    Ok(Snapshot::of_runtime(Some(sandbox(newest, &asked.pod)), containers))
 }
 
 /// The same as [`observe`] for answers that are there already. A container without a status has disappeared.
@@ -64,7 +64,7 @@ pub fn observed(
     statuses: &[v1::ContainerStatus],
 ) -> Snapshot {
     let Ok(Some((newest, listed))) = identity::belonging(asked, sandboxes, containers) else {
-        return snapshot(None, Vec::new());
+        return Snapshot::of_runtime(None, Vec::new());
     };
     let containers = listed.into_iter().map(container).filter_map(|mut seen| {
         if !seen.fence && seen.state != State::Created {
@@ -73,21 +73,7 @@ pub fn observed(
         }
         Some(seen)
     });
-    snapshot(Some(sandbox(newest, &asked.pod)), containers.collect())
-}
-
-/// What the runtime shows of a pod.
-fn snapshot(sandbox: Option<Sandbox>, containers: Vec<Container>) -> Snapshot {
-    Snapshot {
-        sandbox,
-        containers,
-        declared: None,
-        absent: false,
-        serving: None,
-        listeners: None,
-        probed: None,
-        group: GroupSignal::Unknown,
-    }
+    Snapshot::of_runtime(Some(sandbox(newest, &asked.pod)), containers.collect())
 }
 
 /// The pods of this name, newest first: after a pod is recreated, there are two for a while.

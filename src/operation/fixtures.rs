@@ -15,8 +15,8 @@ use crate::operation::plan::Plan;
 use crate::operation::port::{Listeners, Port};
 use crate::operation::preflight::{Admitted, Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
 use crate::operation::snapshot::{
-    Container, Declared, DeclaredContainer, Gate, GroupSignal, Owner, Probed, PullPolicy, RestartPolicy,
-    Sandbox, Snapshot, State,
+    Container, Declared, DeclaredContainer, Gate, Owner, Probed, PullPolicy, RestartPolicy, Sandbox,
+    Snapshot, State,
 };
 use crate::operation::spec_hash;
 use crate::operation::standby::{counts_sockets, due_probe};
@@ -59,16 +59,8 @@ pub(super) fn pod(owner: Owner) -> Snapshot {
         containers.extend([0, 1].map(|attempt| instance(name, attempt, State::Exited)));
         containers.push(instance(name, 2, State::Running));
     }
-    Snapshot {
-        sandbox: Some(Sandbox { id: "sandbox-1".into(), pod, ready: true, owner }),
-        containers,
-        declared: None,
-        absent: false,
-        serving: None,
-        listeners: None,
-        probed: None,
-        group: GroupSignal::Unknown,
-    }
+    let sandbox = Some(Sandbox { id: "sandbox-1".into(), pod, ready: true, owner });
+    Snapshot::of_runtime(sandbox, containers)
 }
 
 /// Another reference to the image of [`pod_in_cluster`].

@@ -37,6 +37,22 @@ pub struct Snapshot {
     pub group: GroupSignal,
 }
 
+impl Snapshot {
+    /// What the runtime has of a pod: nothing from the API server, and nothing that only some snapshots contain.
+    pub fn of_runtime(sandbox: Option<Sandbox>, containers: Vec<Container>) -> Self {
+        Self {
+            sandbox,
+            containers,
+            declared: None,
+            absent: false,
+            serving: None,
+            listeners: None,
+            probed: None,
+            group: GroupSignal::Unknown,
+        }
+    }
+}
+
 /// What an agent knows about a group restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupSignal {

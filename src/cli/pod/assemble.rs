@@ -20,7 +20,7 @@ use crate::api::pod_ref::PodRef;
 use crate::operation::port::Port;
 use crate::operation::preflight::{Hashes, Hooks};
 use crate::operation::preflight::{Runtime, Situation, Source};
-use crate::operation::snapshot::{Container, Declared, GroupSignal, Owner, Sandbox, Snapshot, State};
+use crate::operation::snapshot::{Container, Declared, Owner, Sandbox, Snapshot, State};
 use crate::operation::spec_hash;
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
@@ -93,16 +93,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
     if pod.spec.as_ref().is_some_and(may_own_cpus) {
         unseen.push("whether the node's CPU manager has assigned exclusive CPUs to a container".to_owned());
     }
-    let snapshot = Snapshot {
-        sandbox: Some(sandbox),
-        containers,
-        declared: Some(declared),
-        absent: false,
-        serving: None,
-        listeners: None,
-        probed: None,
-        group: GroupSignal::Unknown,
-    };
+    let snapshot = Snapshot { declared: Some(declared), ..Snapshot::of_runtime(Some(sandbox), containers) };
     ObservedPod {
         situation: Situation {
             snapshot,

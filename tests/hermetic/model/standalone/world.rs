@@ -163,16 +163,7 @@ impl World {
             let by = usize::try_from(self.roll(64)).unwrap() % containers.len();
             containers.rotate_left(by);
         }
-        Snapshot {
-            sandbox: self.sandbox.clone(),
-            containers,
-            declared: None,
-            absent: false,
-            serving: None,
-            listeners: None,
-            probed: None,
-            group: inplace::operation::snapshot::GroupSignal::Unknown,
-        }
+        Snapshot::of_runtime(self.sandbox.clone(), containers)
     }
 
     pub(super) fn reserved(&self, name: &str, attempt: u32) -> bool {
