@@ -3,11 +3,13 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::api::status::Action;
 use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, Leftover, Verb, remove};
 use crate::operation::snapshot::{Container, Declared, Snapshot, State};
 use crate::operation::standby;
 use crate::operation::state::{Operation, Target, later};
+use crate::operation::verify::WATCH;
 
 /// How long the fence stays after the start. A kubelet that observed the new instance before it ran requests the
 /// reserved name a moment later, because it checks the image in between.
@@ -109,6 +111,8 @@ pub(super) fn held_shortly(
     let until = later(started.max(operation.removed_at)?, STAYS_AFTER_START);
     // Ignored when the clock was set back.
     let soon = now < until && until < later(now, STAYS_AFTER_START * 2);
+    // An image that does not start is taken back at once.
+    let until = if target.action == Action::Swap { until.min(later(now, WATCH)) } else { until };
     soon.then(|| Waiting { until, on: format!("waiting for other clients to observe {}", target.name) })
 }
 

@@ -24,7 +24,10 @@ pub struct Replacement {
     /// because the last failure is that of another effect later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfenced: bool,
-    /// When the pod's spec was changed for this replacement.
+    /// When the change of the pod's spec was sent first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub respec_sent_at: Option<Timestamp>,
+    /// When the pod's spec was changed for this replacement: when the response arrived.
     #[serde(default)]
     pub respec_at: Option<Timestamp>,
     /// How many instances created for this replacement were stopped by a kubelet that had not read the spec change yet.
@@ -51,6 +54,7 @@ impl Replacement {
             refused_starts: 0,
             fence_tried: false,
             unfenced: false,
+            respec_sent_at: None,
             respec_at: None,
             unanswered: 0,
             cut_shorts: 0,

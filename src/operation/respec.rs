@@ -29,6 +29,9 @@ const SPEC_RECEIVED_WITHIN: SignedDuration = SignedDuration::from_secs(2);
 /// The maximum of the same in a rollback, where the API server may have been away a moment ago: a kubelet pauses up
 /// to 30 s, or twice that, between two attempts to watch (client-go, `reflector.go`).
 const WATCH_RESUMES_WITHIN: SignedDuration = SignedDuration::from_secs(60);
+/// The exit codes of a container that its kubelet stops: by itself, by SIGKILL, by SIGTERM. With another code a new image has
+/// failed. A container that ends with another code when it is stopped is taken for a failed one.
+const STOPPED: [i32; 3] = [0, 128 + 9, 128 + 15];
 /// The interval between two observations while a change is about to happen, and while none is.
 const REQUEUE: SignedDuration = SignedDuration::from_millis(20);
 const REQUEUE_LATER: SignedDuration = SignedDuration::from_millis(250);
@@ -108,7 +111,10 @@ pub(super) fn respec<'a>(
     let ended = snapshot.by_id(&replacement.replaces).and_then(|old| old.finished_at);
     // A time in the future was noted before the clock was set back.
     let ended = ended.filter(|ended| *ended < later(now, SOON));
+    let was_down = ended.zip(replacement.respec_sent_at).is_some_and(|(ended, sent)| ended < sent);
     let head_start = match (returns, replacement.cut_shorts) {
+        // Nothing shows that the kubelet has received the changed spec. Until then it would stop a new instance.
+        (false, _) if was_down => SPEC_RECEIVED_WITHIN,
         (false, _) => HEAD_START,
         (true, 0 | 1) => HEAD_START_BACK,
         // The kubelet stopped two instances and may stop another one. Until it has received the spec change, each
@@ -206,7 +212,8 @@ pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snaps
     let newest = *snapshot.instances(&target.name).last()?;
     let ended = |instance: &Container| instance.state == State::Exited && instance.started_at.is_some();
     let (replaces, attempt, at) = if newest.attempt == replacement.attempt {
-        let at = newest.finished_at.filter(|_| operation.made(newest) && ended(newest))?;
+        let is_stop = operation.rollback_cause.is_some() || STOPPED.contains(&newest.exit_code);
+        let at = newest.finished_at.filter(|_| operation.made(newest) && ended(newest) && is_stop)?;
         (newest.id.clone(), newest.attempt.saturating_add(1), at)
     } else {
         let before = &target.reached.as_ref()?.to;

@@ -353,7 +353,9 @@ impl Operation {
             Effect::Create { .. } if self.unsupervised => {}
             Effect::Respec { .. } => {
                 target.touched = true;
-                target.under_way().unanswered += 1;
+                let replacement = target.under_way();
+                replacement.unanswered += 1;
+                replacement.respec_sent_at.get_or_insert(now);
             }
             Effect::Stop { .. } | Effect::Create { .. } | Effect::Start { .. } => target.touched = true,
             Effect::Standby { .. } | Effect::StopStandby { .. } => {
@@ -511,7 +513,8 @@ impl Operation {
             [&mut target.pulled_at, &mut target.stopped_at].into_iter().flatten().for_each(moved);
             target.standby.iter_mut().flat_map(Standby::times).for_each(moved);
             for replacement in [Some(&mut target.forward), target.back.as_mut()].into_iter().flatten() {
-                let times = [&mut replacement.pre_stop_at, &mut replacement.respec_at];
+                let Replacement { pre_stop_at, respec_sent_at, respec_at, .. } = replacement;
+                let times = [pre_stop_at, respec_sent_at, respec_at];
                 times.into_iter().flatten().for_each(moved);
             }
             if let Some(reached) = &mut target.reached {

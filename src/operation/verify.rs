@@ -21,7 +21,7 @@ pub(super) const SWAP_SETTLES: SignedDuration = SignedDuration::from_millis(1000
 /// The same for a restart, whose image has run before.
 const RESTART_SETTLES: SignedDuration = SignedDuration::from_millis(250);
 /// The interval between two observations of a container that must stay up.
-const WATCH: SignedDuration = SignedDuration::from_millis(50);
+pub(super) const WATCH: SignedDuration = SignedDuration::from_millis(50);
 
 /// The interval between two observations while a kubelet's report is awaited. A report ends the wait.
 const WATCH_READY: SignedDuration = SignedDuration::from_millis(250);

@@ -64,6 +64,32 @@ fn a_kubelet_that_holds_the_container_back_is_helped_after_its_head_start() {
     assert!((250..350).contains(&down.as_millis()), "{down:?}");
 }
 
+/// Of a container that was down at the change, nothing shows that the kubelet has received the change: it would stop what
+/// is created here.
+#[test]
+fn a_kubelet_has_longer_to_start_a_container_that_was_down_before_the_change() {
+    let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+    let mut now = bench.now;
+    let outcome = loop {
+        let ended = bench.step(&mut |effect, snapshot| {
+            if effect.verb() == Verb::Fence {
+                let old = find(snapshot, "app-2");
+                (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(now), 1);
+            }
+            Answer::Obey
+        });
+        now = bench.now;
+        if let Some(outcome) = ended {
+            break outcome;
+        }
+    };
+    assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+    let changed_at = bench.operation.targets[0].replacement().respec_at.unwrap();
+    let new = bench.snapshot.running("app")[0];
+    let waited = new.started_at.unwrap().duration_since(changed_at);
+    assert!((2000..2100).contains(&waited.as_millis()), "{waited:?}: {:?}", bench.log);
+}
+
 #[test]
 fn an_older_kubelet_is_never_helped_on_the_way_there() {
     let mut bench = beside_an_older(Kubelet::HoldingBack);
@@ -314,6 +340,19 @@ fn what_a_late_kubelet_ends_is_made_again_once() {
             assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}");
         }
     }
+}
+
+/// Its exit code is that of no stop, so no kubelet has stopped it.
+#[test]
+fn an_image_that_fails_at_once_is_created_once_and_taken_back_at_once() {
+    let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
+    bench.dies = Some(("sha:v2", 5));
+    let outcome = bench.obey();
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { code: 3, .. })), "{outcome:?}");
+    assert_eq!(bench.log.iter().filter(|line| line.starts_with("Create app")).count(), 2, "{:?}", bench.log);
+    let failed_at = bench.snapshot.by_id("app-3").unwrap().finished_at.unwrap();
+    let took = bench.snapshot.running("app")[0].started_at.unwrap().duration_since(failed_at);
+    assert!(took.as_millis() < 200, "{took:?}: {:?}", bench.log);
 }
 
 /// The API server was away, and the kubelet's watch resumes later than the agent's.

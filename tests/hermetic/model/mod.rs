@@ -1,10 +1,11 @@
 //! Runs the decisions against random worlds, in virtual time: the code that all these worlds share.
 //!
-//! `INPLACE_MODEL_CASES` and `INPLACE_MODEL_SEED` set the number of worlds and the seed. A failing world is printed
-//! with the seed that reproduces it.
+//! Every run has the worlds of one fixed seed, and a quarter as many of a seed of its own. `INPLACE_MODEL_CASES` and
+//! `INPLACE_MODEL_SEED` set the number of worlds and the only seed. A failing world is printed with the seed that reproduces it.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::hash::{BuildHasher as _, RandomState};
 
 use inplace::api::pod_ref::PodRef;
 use inplace::operation::state::Operation;
@@ -95,13 +96,30 @@ fn from_environment(name: &str) -> Option<u64> {
 }
 
 /// Runs many worlds. The error is the smallest world that violates a rule, and the rule. `run` returns a short
-/// description of how a world ended.
+/// description of how a world ended; counted are those of the fixed seed.
+#[expect(clippy::print_stdout, reason = "which worlds a run had is in the output of the test")]
 fn search<S: Debug>(
     cases: u32,
     worlds: &impl Strategy<Value = S>,
     run: impl Fn(&S) -> Result<String, String>,
 ) -> Result<BTreeMap<String, u32>, String> {
-    let seed = from_environment("INPLACE_MODEL_SEED").unwrap_or(SEED);
+    let given = from_environment("INPLACE_MODEL_SEED");
+    let tally = search_from(given.unwrap_or(SEED), cases, worlds, &run)?;
+    if given.is_none() {
+        let (seed, cases) = (RandomState::new().hash_one(()), cases.div_ceil(4));
+        search_from(seed, cases, worlds, &run)?;
+        println!("seed {seed}: {cases} worlds passed");
+    }
+    Ok(tally)
+}
+
+/// Runs the worlds of one seed, and counts how they ended.
+fn search_from<S: Debug>(
+    seed: u64,
+    cases: u32,
+    worlds: &impl Strategy<Value = S>,
+    run: impl Fn(&S) -> Result<String, String>,
+) -> Result<BTreeMap<String, u32>, String> {
     let config = ProptestConfig {
         cases,
         rng_seed: RngSeed::Fixed(seed),
@@ -118,7 +136,7 @@ fn search<S: Debug>(
     match result {
         Ok(()) => Ok(tally.into_inner()),
         Err(TestError::Fail(reason, world)) => {
-            Err(format!("{reason}\nin {world:#?}\nINPLACE_MODEL_SEED={seed}"))
+            Err(format!("{reason}\nin {world:#?}\nINPLACE_MODEL_SEED={seed} INPLACE_MODEL_CASES={cases}"))
         }
         Err(TestError::Abort(reason)) => Err(reason.to_string()),
     }

@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use super::names::{OLD, index_of, name_of};
 use super::scenario::Image;
 use super::world::{Instance, World};
-use crate::model::{ID, ms};
+use crate::model::{ID, epoch, ms};
 
 /// True for an outcome that claims that no running container was affected.
 fn is_untouched(outcome: &Outcome) -> bool {
@@ -237,7 +237,7 @@ impl World {
 
     /// The checks when every component has had the time to react.
     pub(super) fn check_aftermath(&mut self, operation: &Operation, outcome: &Outcome) {
-        let scenario = &self.scenario;
+        let scenario = self.scenario.clone();
         let disturbed = scenario.deleted_at.is_some() || self.late_respec;
         let interrupted = scenario.dies_at.is_some() || scenario.kubelet_away.is_some();
         let lasts = |image: Image| matches!(image, Image::Good | Image::NeverReady);
@@ -251,7 +251,14 @@ impl World {
             let died = stays.as_deref() == Some("id-2") && self.scenario.dies_at.is_some();
             // A container may take longer to end than the operation observes it.
             let probed = stays.as_ref().is_some_and(|id| self.kubelet.ended_by_probe.contains(id));
+            // A crash between the change of the spec and its receipt cannot be told from a stop by the kubelet.
+            let forward = &target.forward;
+            let crossed = scenario.dies_at.zip(forward.respec_sent_at).is_some_and(|(at, sent)| {
+                let received_by = forward.respec_at.unwrap_or(sent) + ms(scenario.kubelet_lag);
+                (sent..=received_by).contains(&(epoch() + ms(at)))
+            });
             let claimed = match outcome {
+                Outcome::Succeeded if crossed => false,
                 Outcome::Succeeded => !swapped || lasts(self.scenario.new_image),
                 Outcome::RolledBack(_) => stays.is_some() && !died,
                 _ => false,

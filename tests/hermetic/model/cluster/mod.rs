@@ -287,7 +287,8 @@ fn whatever_the_kubelet_and_its_api_server_do_the_rules_hold() {
         "Respec Cancelled RequestDeleted",
         "not begun BackOff",
     ] {
-        assert!(tally.get(kind).is_some_and(|count| *count >= 10), "{kind} is rare: {tally:#?}");
+        let of_kind = tally.iter().filter(|(end, _)| end.starts_with(kind)).map(|(_, count)| count);
+        assert!(of_kind.sum::<u32>() >= 10, "{kind} is rare: {tally:#?}");
     }
 }
 
@@ -409,7 +410,8 @@ fn by_the_image_alone_the_search_finds_an_instance_that_does_not_last() {
         ..scenario
     });
     let sabotage = Sabotage { image_is_enough: true, ..Sabotage::default() };
-    finds_only_with(sabotage, &worlds, (500, 3000), &["its kubelet will not keep it"]);
+    // Or the old instance counts as the new one: it has the same image.
+    finds_only_with(sabotage, &worlds, (500, 3000), &["its kubelet will not keep it", "not a new life"]);
 }
 
 #[test]
