@@ -31,7 +31,10 @@ use kube::{
 use serde_json::Value;
 use tokio::runtime::{Builder, Handle};
 
-use crate::support::lab::{Lab, Options, run, setting};
+use crate::support::{
+    lab::{Lab, Options, run, setting},
+    panics,
+};
 
 /// Environment variable with the registry, for tests on an existing cluster.
 const EXISTING: &str = "INPLACE_TEST_REGISTRY";
@@ -77,7 +80,7 @@ impl Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !thread::panicking() {
-            self.0.assert_bait_whole();
+            self.0.assert_unharmed();
             FREE.lock().unwrap().push(self.0);
         }
     }
@@ -163,19 +166,23 @@ impl Cluster {
     }
 
     /// Asserts that no kubelet of this cluster has deleted the files that `cluster.sh` put into its working
-    /// directory.
-    pub(crate) fn assert_bait_whole(&self) {
-        if let Err(what) = self.missing_bait() {
+    /// directory, and that no agent or controller has panicked.
+    pub(crate) fn assert_unharmed(&self) {
+        if let Err(what) = self.harm() {
             panic!("{what}");
         }
     }
 
-    /// The same; an error names what was deleted.
-    pub(crate) fn missing_bait(&self) -> Result<(), String> {
+    /// The same; an error names what was deleted or who has panicked.
+    pub(crate) fn harm(&self) -> Result<(), String> {
         let Some(lab) = &self.lab else { return Ok(()) };
         let others = fs::read_dir(lab.dir.join("nodes")).into_iter().flatten().flatten();
         for node in iter::once(lab.dir.clone()).chain(others.map(|node| node.path())) {
             broken_bait(&node.join("kubelet-folder")).map_or(Ok(()), Err)?;
+            let panics = panics::in_folder(&node.join("logs"), "agent.");
+            if !panics.is_empty() {
+                return Err(panics.join("\n"));
+            }
         }
         Ok(())
     }
@@ -267,7 +274,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         // A second panic would hide the first.
         if !thread::panicking() {
-            self.assert_bait_whole();
+            self.assert_unharmed();
         }
     }
 }

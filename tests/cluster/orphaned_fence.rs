@@ -85,7 +85,7 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
 
     for round in 1..=2 {
         collection(&cluster, round);
-        cluster.assert_bait_whole();
+        cluster.assert_unharmed();
     }
     // A fence whose log file is deleted with it, and one of release 0.1.0, which has no log path.
     make_fence(crashes, &like, 8, "app/inplace-fence-8.log");

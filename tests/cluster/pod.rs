@@ -210,7 +210,7 @@ impl Drop for Pod<'_> {
         // A pod whose test failed is removed with its cluster.
         if !thread::panicking() {
             self.remove(&DeleteParams::default().grace_period(1));
-            self.cluster.assert_bait_whole();
+            self.cluster.assert_unharmed();
         }
         self.watching.abort();
     }

@@ -68,11 +68,11 @@ fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
     let cluster = Cluster::shared();
     Agent::shared();
     let (ours, theirs) = (Pod::run(cluster, "flips", ONE), Pod::run(cluster, "alone", ONE));
-    let (ours_ms, theirs_ms) = thread::scope(|scope| {
+    let (ours_ms, theirs_ms, compared) = thread::scope(|scope| {
         let alone = scope.spawn(|| {
             cycles(4).map(|(cycle, image)| left_to_the_kubelet(&theirs, image, cycle)).collect::<Vec<_>>()
         });
-        let mut first = None;
+        let (mut first, mut compared) = (None, 0);
         let helped = cycles(10).map(|(cycle, image)| {
             let status = swap(&ours, image, json!({}), Phase::Succeeded);
             let begun = *first.get_or_insert(status.started_at.unwrap());
@@ -83,11 +83,17 @@ fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
             assert_eq!(report.to.as_ref().unwrap().attempt, cycle.unsigned_abs());
             let instance = adopted(&ours, "app", image);
             assert_eq!(format!("lab/app:{}", instance.version), image);
-            assert_eq!(report.downtime_ms, downtime(&ours).or(report.downtime_ms));
+            if let Some(by_runtime) = downtime(&ours) {
+                assert_eq!(report.downtime_ms, Some(by_runtime));
+                compared += 1;
+            }
             report.downtime_ms.unwrap()
         });
-        (helped.collect::<Vec<_>>(), alone.join().unwrap())
+        let helped = helped.collect::<Vec<_>>();
+        (helped, alone.join().unwrap(), compared)
     });
+    // A kubelet collects the previous instances once a minute.
+    assert!(compared >= 5, "only {compared} of ten downtimes could be compared with the runtime's clock");
     eprintln!("swaps back and forth, down for ms: {ours_ms:?}; left to the kubelet: {theirs_ms:?}");
     assert!(theirs_ms.iter().any(|ms| *ms > HELD_BACK_MS), "{theirs_ms:?}");
     // On a busy machine both take longer: 250 ms is the time that the agent leaves to the kubelet, the rest is
@@ -164,9 +170,11 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     Agent::shared();
     let pod = Pod::run(Cluster::shared(), "hurry", ONE);
     // From now on the kubelet would delay a start of either image.
-    for (_, image) in cycles(4) {
-        swap(&pod, image, json!({}), Phase::Succeeded);
-    }
+    let swaps = cycles(4).map(|(_, image)| {
+        let status = swap(&pod, image, json!({}), Phase::Succeeded);
+        status.containers[0].downtime_ms.unwrap()
+    });
+    let slowest = swaps.max().unwrap();
     let waits = (0..3).map(|_| {
         let status = swap(&pod, "lab/app:crash", json!({}), Phase::RolledBack);
         let instance = adopted(&pod, "app", "lab/app:v1");
@@ -180,7 +188,10 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     });
     let waits: Vec<_> = waits.collect();
     eprintln!("ms from the stop to the old image running again, and from the crash: {waits:?}");
-    assert!(waits.iter().all(|(_, alone)| alone.is_none_or(|ms| ms < 2_000)), "{waits:?}");
+    // On a busy machine a swap takes longer as well: stop, head start of the kubelet, and start.
+    let bound = 500.max(slowest);
+    let alone: Vec<_> = waits.iter().filter_map(|(_, alone)| *alone).collect();
+    assert!(alone.len() >= 2 && alone.iter().all(|ms| *ms <= bound), "{waits:?}, bound {bound} ms");
     // Nor does the kubelet delay the crashing image on the way there: a back-off is ten seconds at least.
     assert!(waits.iter().all(|(down, _)| *down < HOLDS_BACK_MS), "{waits:?}");
 }

@@ -17,7 +17,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::support::wait::eventually;
+use crate::support::{panics, wait::eventually};
 
 /// An agent process; killed on drop.
 pub(crate) struct Agent {
@@ -100,10 +100,12 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let log = self.log();
         if thread::panicking() {
-            let log = self.log();
             let end: Vec<_> = log.lines().rev().take(40).collect();
             eprintln!("--- the end of {}, newest first:\n{}", self.log.display(), end.join("\n"));
+        } else {
+            assert_eq!(panics::in_log(&log), [""; 0], "{log}");
         }
     }
 }

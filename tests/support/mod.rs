@@ -1,5 +1,5 @@
 //! What several kinds of tests use: waiting, a browser, an HTTP server, a private node and the state of what runs on it, figures
-//! of a process, releases, clients of an example. Must not know what is tested.
+//! and panics of a process, releases, clients of an example. Must not know what is tested.
 
 #![allow(dead_code, reason = "each kind of tests uses a part of it")]
 
@@ -8,6 +8,7 @@ pub(crate) mod facts;
 pub(crate) mod hook_server;
 pub(crate) mod http_server;
 pub(crate) mod lab;
+pub(crate) mod panics;
 pub(crate) mod parts;
 pub(crate) mod process;
 pub(crate) mod prometheus;

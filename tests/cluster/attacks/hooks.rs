@@ -41,7 +41,7 @@ fn s5_s6_hooks_of_a_tenant_reach_no_node_and_hold_up_no_other_namespace() {
     assert!(tenant.create(&busy));
     reach_no_node(&tenant);
     hold_up_nobody(&tenant, &agent);
-    cluster.assert_bait_whole();
+    cluster.assert_unharmed();
 }
 
 /// Starts an agent with the default denials. The allowed address is unused.

@@ -213,7 +213,7 @@ fn examine(run: &Run<'_>, clients: &[Client]) {
         found.extend(checker::replaced_sandboxes(&history, &run.faults()));
     }
     found.extend(std::mem::take(&mut run.watch.pods.lock().unwrap().wrong));
-    found.extend(run.cluster.missing_bait().err());
+    found.extend(run.cluster.harm().err());
     for client in clients {
         // Taken, so that what fails later is seen, however much a reboot made fail.
         let failed = std::mem::take(&mut *client.shared.failed.lock().unwrap());

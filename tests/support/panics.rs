@@ -1,0 +1,30 @@
+//! Finds the panics of a process in its log. A release aborts where the build of the tests unwinds and continues.
+
+use std::{fs, path::Path};
+
+/// The panics that the tests themselves cause.
+const INJECTED: &str = "src/process/fault.rs";
+
+/// The lines that tell of a panic that no test has caused.
+pub(crate) fn in_log(log: &str) -> Vec<String> {
+    let is_panic = |line: &&str| line.contains(" panicked at ") && !line.contains(INJECTED);
+    log.lines().filter(is_panic).map(str::to_owned).collect()
+}
+
+/// The same for all logs in `folder` whose names begin with `prefix`.
+pub(crate) fn in_folder(folder: &Path, prefix: &str) -> Vec<String> {
+    let logs = fs::read_dir(folder).into_iter().flatten().flatten();
+    let logs = logs.filter(|log| log.file_name().to_string_lossy().starts_with(prefix));
+    logs.flat_map(|log| in_log(&String::from_utf8_lossy(&fs::read(log.path()).unwrap_or_default()))).collect()
+}
+
+#[test]
+fn panics_are_found_except_those_that_a_test_causes() {
+    let panic = "thread 'tokio-runtime-worker' (7) panicked at src/agent/queue.rs:3:4:";
+    let log = format!("serving\n{panic}\nwhat it says\n{}\n", panic.replace("src/agent/queue.rs", INJECTED));
+    assert_eq!(in_log(&log), [panic]);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("agent.1.log"), &log).unwrap();
+    assert_eq!(in_folder(folder.path(), "agent."), [panic]);
+    assert!(in_folder(folder.path(), "kubelet").is_empty());
+}
