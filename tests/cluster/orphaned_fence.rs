@@ -20,10 +20,10 @@ use kube::api::DeleteParams;
 use crate::{
     agent::{Agent, Setup, status},
     cluster::{Cluster, block_on},
-    crash::hold::Holds,
     ongoing::{containers, end_process, is_fence, raw_channel, running_fence},
     pod::{GOING, Pod, container, is_ready},
     request::ONE,
+    support::hold::Holds,
     support::wait::{eventually, eventually_within},
 };
 

@@ -1,11 +1,12 @@
 //! A runtime that is killed in the middle of an operation, or is not reachable at all.
 
-use std::{fs, process::Child, process::Stdio};
+use std::process::{Child, Command, Stdio};
 
 use inplace::api::status::Phase;
 
 use crate::{
     pod::{Ended, Pod},
+    support::hold::Holds,
     support::lab::{Lab, Options},
     support::wait::eventually,
 };
@@ -24,21 +25,21 @@ containers:
 - {name: side, image: lab/app:v1}
 ";
 
-/// Starts a command that records its points.
-fn begin(pod: &Pod<'_>, verb: &str, args: &[&str]) -> Child {
-    let mut command = pod.command(verb, args);
-    command.env("INPLACE_FAULT_TRACE", trace(pod));
-    let _ = fs::remove_file(trace(pod));
+/// Starts a command.
+fn begin(command: &mut Command) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn trace(pod: &Pod<'_>) -> std::path::PathBuf {
-    pod.state.path().join("trace")
-}
-
-/// Waits until a command passes a point.
-fn passes(pod: &Pod<'_>, point: &str) {
-    eventually(point, || fs::read_to_string(trace(pod)).ok().filter(|text| text.contains(point)));
+/// Starts a command, and kills the runtime while the command is held at a point. Then both continue.
+fn without_runtime(pod: &Pod<'_>, verb: &str, args: &[&str], point: &str) -> Child {
+    let holds = Holds::below(pod.state.path());
+    holds.set(&pod.uid, point);
+    let child = begin(pod.command(verb, args).env("INPLACE_FAULT_HOLD", holds.folder()));
+    eventually(point, || holds.held(&pod.uid));
+    pod.lab.kill_containerd();
+    holds.release();
+    pod.lab.start_containerd();
+    child
 }
 
 #[test]
@@ -50,10 +51,7 @@ fn a_runtime_that_is_killed_anywhere_delays_and_spoils_nothing() {
         ["before effect Fence", "before effect PreStop", "before effect Stop", "before effect Create"];
     let more = ["after effect Create", "before effect Start", "after effect Start", "before effect Remove"];
     for (cycle, point) in (1..).zip(points.into_iter().chain(more)) {
-        let child = begin(&pod, "restart", &["-c", "app"]);
-        passes(&pod, point);
-        lab.kill_containerd();
-        lab.start_containerd();
+        let child = without_runtime(&pod, "restart", &["-c", "app"], point);
         Ended::of(&child.wait_with_output().unwrap()).is(Phase::Succeeded);
         let facts = pod.facts().settled();
         assert_eq!(facts.running("app").attempt, cycle, "{point}");
@@ -80,10 +78,7 @@ fn a_runtime_that_is_killed_during_a_swap_and_on_the_way_back() {
     .enumerate()
     {
         let old = pod.facts().running("app").attempt;
-        let child = begin(&pod, "swap", &[image]);
-        passes(&pod, point);
-        lab.kill_containerd();
-        lab.start_containerd();
+        let child = without_runtime(&pod, "swap", &[image], point);
         Ended::of(&child.wait_with_output().unwrap()).is(phase);
         let facts = pod.facts().settled();
         let app = facts.running("app");
@@ -96,7 +91,7 @@ fn a_runtime_that_is_killed_during_a_swap_and_on_the_way_back() {
 fn a_runtime_that_stays_away_ends_it_by_its_deadline() {
     let lab = Lab::own(&Options::default());
     let pod = Pod::run(&lab, "away", SPEC);
-    let child = begin(&pod, "restart", &["-c", "app", "--deadline", "20"]);
+    let child = begin(&mut pod.command("restart", &["-c", "app", "--deadline", "20"]));
     eventually("the handler", || (pod.facts().lines("stops").len() == 1).then_some(()));
     lab.kill_containerd();
     let status = Ended::of(&child.wait_with_output().unwrap()).is(Phase::Failed);

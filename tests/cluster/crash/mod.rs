@@ -1,12 +1,11 @@
 //! Processes are killed during operations: the agent, the kubelet, the runtime, the API server, and two of them
 //! at once. Every operation must end as if nothing had happened.
 //! The moment does not depend on luck: a fault point stops the work on each pod where the test wants it (see
-//! [`hold::Holds`]), and the process is killed when all pods are there.
+//! [`Holds`]), and the process is killed when all pods are there.
 
 mod agent;
 mod api_server;
 mod back_off;
-pub(crate) mod hold;
 mod kubelet;
 mod monitor;
 mod probe;
@@ -25,9 +24,8 @@ use crate::{
     agent::{Agent, Setup},
     cluster::{Cluster, Lease},
     ongoing::Shown,
-    support::wait::eventually_or,
+    support::{hold::Holds, wait::eventually_or},
 };
-use hold::Holds;
 use monitor::ContainerMonitor;
 use tested_pod::{Ask, TestedPod, Way, prepare};
 
