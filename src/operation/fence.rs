@@ -107,12 +107,14 @@ pub(super) fn held_shortly(
     snapshot: &Snapshot,
     now: Timestamp,
 ) -> Option<Waiting> {
-    let started = snapshot.running(&target.name).iter().filter_map(|instance| instance.started_at).max();
+    let running = snapshot.running(&target.name);
+    let started = running.iter().filter_map(|instance| instance.started_at).max();
     let until = later(started.max(operation.removed_at)?, STAYS_AFTER_START);
     // Ignored when the clock was set back.
     let soon = now < until && until < later(now, STAYS_AFTER_START * 2);
-    // An image that does not start is taken back at once.
-    let until = if target.action == Action::Swap { until.min(later(now, WATCH)) } else { until };
+    // A new image that fails is taken back at once.
+    let may_fail = target.action == Action::Swap && operation.rollback_cause.is_none() && started.is_some();
+    let until = if may_fail { until.min(later(now, WATCH)) } else { until };
     soon.then(|| Waiting { until, on: format!("waiting for other clients to observe {}", target.name) })
 }
 

@@ -24,7 +24,7 @@ pub struct Replacement {
     /// because the last failure is that of another effect later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfenced: bool,
-    /// When the change of the pod's spec was sent first.
+    /// When the change of the pod's spec was sent first, apart from changes that were refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub respec_sent_at: Option<Timestamp>,
     /// When the pod's spec was changed for this replacement: when the response arrived.

@@ -9,6 +9,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::api::status::Action;
 use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
 use crate::operation::engine::SpecChange;
@@ -204,15 +205,17 @@ pub(super) fn overruled<'a>(
 /// (`pod_workers.go` in pkg/kubelet waits for a newer list of containers).
 pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
     let replacement = target.replacement();
-    let (times, received_within) = match operation.rollback_cause {
-        None => (1, SPEC_RECEIVED_WITHIN),
-        Some(_) => (u32::MAX, WATCH_RESUMES_WITHIN),
-    };
-    let until = later(replacement.respec_at?, received_within);
     let newest = *snapshot.instances(&target.name).last()?;
+    let (times, until) = match operation.rollback_cause {
+        // What was created late has the same time.
+        None => (1, later(replacement.respec_at?.max(newest.created_at), SPEC_RECEIVED_WITHIN)),
+        Some(_) => (u32::MAX, later(replacement.respec_at?, WATCH_RESUMES_WITHIN)),
+    };
     let ended = |instance: &Container| instance.state == State::Exited && instance.started_at.is_some();
     let (replaces, attempt, at) = if newest.attempt == replacement.attempt {
-        let is_stop = operation.rollback_cause.is_some() || STOPPED.contains(&newest.exit_code);
+        // The image of a restart and of a rollback has run before.
+        let is_proven = operation.rollback_cause.is_some() || target.action == Action::Restart;
+        let is_stop = is_proven || STOPPED.contains(&newest.exit_code);
         let at = newest.finished_at.filter(|_| operation.made(newest) && ended(newest) && is_stop)?;
         (newest.id.clone(), newest.attempt.saturating_add(1), at)
     } else {
@@ -283,5 +286,7 @@ fn wait(target: &Target, since: Timestamp, now: Timestamp) -> Waiting {
     Waiting { until: later(now, pause), on: format!("waiting for the kubelet to replace {}", target.name) }
 }
 
+#[cfg(test)]
+mod late_kubelet;
 #[cfg(test)]
 mod tests;

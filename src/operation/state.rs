@@ -216,8 +216,11 @@ impl Target {
     fn not_respecced(&mut self) {
         let replacement = self.under_way();
         replacement.unanswered = replacement.unanswered.saturating_sub(1);
-        if replacement.unanswered == 0 && self.back.is_none() {
-            self.touched = false;
+        if replacement.unanswered == 0 {
+            replacement.respec_sent_at = None;
+            if self.back.is_none() {
+                self.touched = false;
+            }
         }
     }
 

@@ -166,7 +166,7 @@ impl Cluster {
     }
 
     /// Asserts that no kubelet of this cluster has deleted the files that `cluster.sh` put into its working
-    /// directory, and that no agent or controller has panicked.
+    /// directory, and that no agent or controller that logs beside the nodes has panicked.
     pub(crate) fn assert_unharmed(&self) {
         if let Err(what) = self.harm() {
             panic!("{what}");

@@ -175,7 +175,8 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
         status.containers[0].downtime_ms.unwrap()
     });
     let slowest = swaps.max().unwrap();
-    let waits = (0..3).map(|_| {
+    let (mut downs, mut alone) = (Vec::new(), Vec::new());
+    while alone.len() < 2 && downs.len() < 6 || downs.len() < 3 {
         let status = swap(&pod, "lab/app:crash", json!({}), Phase::RolledBack);
         let instance = adopted(&pod, "app", "lab/app:v1");
         assert_eq!(instance.version, "v1");
@@ -183,17 +184,15 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
         // The kubelet keeps only the last exited instance, which is another one if the kubelet killed the
         // restored instance first.
         let crashed = facts.of("app").filter(|other| other.exit_code == 3).last();
-        let alone = crashed.map(|crashed| (instance.started_at - crashed.finished_at) / 1_000_000);
-        (status.containers[0].downtime_ms.unwrap(), alone)
-    });
-    let waits: Vec<_> = waits.collect();
-    eprintln!("ms from the stop to the old image running again, and from the crash: {waits:?}");
+        alone.extend(crashed.map(|crashed| (instance.started_at - crashed.finished_at) / 1_000_000));
+        downs.push(status.containers[0].downtime_ms.unwrap());
+    }
+    eprintln!("ms from the stop to the old image running again: {downs:?}, and from the crash: {alone:?}");
     // On a busy machine a swap takes longer as well: stop, head start of the kubelet, and start.
-    let bound = 500.max(slowest);
-    let alone: Vec<_> = waits.iter().filter_map(|(_, alone)| *alone).collect();
-    assert!(alone.len() >= 2 && alone.iter().all(|ms| *ms <= bound), "{waits:?}, bound {bound} ms");
+    let bound = slowest.clamp(500, 2_000);
+    assert!(alone.len() >= 2 && alone.iter().all(|ms| *ms <= bound), "{alone:?}, bound {bound} ms");
     // Nor does the kubelet delay the crashing image on the way there: a back-off is ten seconds at least.
-    assert!(waits.iter().all(|(down, _)| *down < HOLDS_BACK_MS), "{waits:?}");
+    assert!(downs.iter().all(|down| *down < HOLDS_BACK_MS), "{downs:?}");
 }
 
 #[test]

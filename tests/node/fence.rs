@@ -225,7 +225,7 @@ fn a_start_goes_on_when_its_caller_stops_waiting() {
 struct Kubelet {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
-    /// How often the runtime refused it a container, because the name was taken.
+    /// How often the runtime refused it a container after one that was created and not started: the fence had the name.
     refused: Arc<AtomicU32>,
 }
 
@@ -247,8 +247,9 @@ impl Kubelet {
                         tokio::time::sleep(Duration::from_millis(2)).await;
                         continue;
                     }
-                    let attempt = newest.metadata.unwrap().attempt + 1;
-                    if make(&client, &sandbox, &newest.id, attempt).await == Err(Class::NameTaken) {
+                    let attempt = newest.metadata.as_ref().unwrap().attempt + 1;
+                    let made = make(&client, &sandbox, &newest.id, attempt).await;
+                    if made == Err(Class::NameTaken) && newest.state() == ContainerState::ContainerCreated {
                         refused.fetch_add(1, Ordering::Relaxed);
                     }
                 }

@@ -10,8 +10,8 @@ use crate::operation::preflight::Situation;
 
 /// The exit code of a container whose process was gone when containerd started.
 const LOST: i32 = 255;
-const RESTART: &str = r#"{"containers":[{"name":"app"}],"engine":"Respec","deadlineSeconds":200}"#;
-const SWAP: &str = "swap app=repo/app:v2";
+pub(super) const RESTART: &str = r#"{"containers":[{"name":"app"}],"engine":"Respec","deadlineSeconds":200}"#;
+pub(super) const SWAP: &str = "swap app=repo/app:v2";
 const PATCH: &str = "Respec app repo/app:v2";
 const PATCH_BACK: &str = "Respec app repo/app:v1";
 const FENCE: &str = "Fence app 4";
@@ -62,32 +62,6 @@ fn a_kubelet_that_holds_the_container_back_is_helped_after_its_head_start() {
     assert_eq!(new.spec_hash, crate::operation::spec_hash::of("app", "repo/app:v2"));
     let down = new.started_at.unwrap().duration_since(bench.operation.targets[0].stopped_at.unwrap());
     assert!((250..350).contains(&down.as_millis()), "{down:?}");
-}
-
-/// Of a container that was down at the change, nothing shows that the kubelet has received the change: it would stop what
-/// is created here.
-#[test]
-fn a_kubelet_has_longer_to_start_a_container_that_was_down_before_the_change() {
-    let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
-    let mut now = bench.now;
-    let outcome = loop {
-        let ended = bench.step(&mut |effect, snapshot| {
-            if effect.verb() == Verb::Fence {
-                let old = find(snapshot, "app-2");
-                (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(now), 1);
-            }
-            Answer::Obey
-        });
-        now = bench.now;
-        if let Some(outcome) = ended {
-            break outcome;
-        }
-    };
-    assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
-    let changed_at = bench.operation.targets[0].replacement().respec_at.unwrap();
-    let new = bench.snapshot.running("app")[0];
-    let waited = new.started_at.unwrap().duration_since(changed_at);
-    assert!((2000..2100).contains(&waited.as_millis()), "{waited:?}: {:?}", bench.log);
 }
 
 #[test]
@@ -310,88 +284,6 @@ fn on_the_way_back_a_kubelet_in_back_off_is_helped_at_once() {
     assert!(took <= 500, "{took}: {:?}", bench.log);
     // The name that the kubelet takes next is free; the name after it is reserved.
     assert_eq!(bench.log[3..6], [UNFENCE, "Fence app 5", PATCH_BACK], "{:?}", bench.log);
-}
-
-/// A kubelet works with the old spec and stops what was created from the new one.
-#[test]
-fn what_a_late_kubelet_ends_is_made_again_once() {
-    for (times, remade) in [(1, false), (1, true), (2, false)] {
-        let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
-        let mut left = times;
-        let outcome = loop {
-            if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
-                break outcome;
-            }
-            let new = bench.snapshot.running("app").first().map(|instance| instance.id.clone());
-            if let Some(id) = new.filter(|id| id != "app-2" && left > 0) {
-                left -= 1;
-                let instance = find(&mut bench.snapshot, &id);
-                (instance.state, instance.finished_at, instance.exit_code) =
-                    (State::Exited, Some(bench.now), 0);
-                bench.kubelet = if remade { Kubelet::Prompt } else { Kubelet::HoldingBack };
-            }
-        };
-        if times == 1 {
-            assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
-            let running = bench.snapshot.running("app");
-            assert_eq!((running.len(), running[0].attempt, running[0].image_id.as_str()), (1, 4, "sha:v2"));
-            assert_eq!(running[0].operation.is_none(), remade);
-        } else {
-            assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}");
-        }
-    }
-}
-
-/// Its exit code is that of no stop, so no kubelet has stopped it.
-#[test]
-fn an_image_that_fails_at_once_is_created_once_and_taken_back_at_once() {
-    let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
-    bench.dies = Some(("sha:v2", 5));
-    let outcome = bench.obey();
-    assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { code: 3, .. })), "{outcome:?}");
-    assert_eq!(bench.log.iter().filter(|line| line.starts_with("Create app")).count(), 2, "{:?}", bench.log);
-    let failed_at = bench.snapshot.by_id("app-3").unwrap().finished_at.unwrap();
-    let took = bench.snapshot.running("app")[0].started_at.unwrap().duration_since(failed_at);
-    assert!(took.as_millis() < 200, "{took:?}: {:?}", bench.log);
-}
-
-/// The API server was away, and the kubelet's watch resumes later than the agent's.
-#[test]
-fn a_rollback_waits_for_a_kubelet_that_observes_the_change_late() {
-    let mut bench = Bench::beside(Kubelet::Prompt, SWAP);
-    bench.dies = Some(("sha:v2", 100));
-    while bench.operation.rollback_cause.is_none() {
-        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
-    }
-    bench.kubelet = Kubelet::Watching;
-    let observes_at = bench.now + SignedDuration::from_secs(30);
-    let mut ended = 0;
-    let outcome = loop {
-        if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
-            break outcome;
-        }
-        let now = bench.now;
-        let ours = bench
-            .snapshot
-            .running("app")
-            .first()
-            .map(|instance| (instance.id.clone(), instance.started_at.unwrap()));
-        match ours {
-            Some((id, started))
-                if now < observes_at && now > later(started, SignedDuration::from_millis(500)) =>
-            {
-                let instance = find(&mut bench.snapshot, &id);
-                (instance.state, instance.finished_at, instance.exit_code) = (State::Exited, Some(now), 0);
-                ended += 1;
-            }
-            _ if now >= observes_at => bench.kubelet = Kubelet::Prompt,
-            _ => {}
-        }
-    };
-    assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}, {:?}", bench.log);
-    assert_eq!(bench.snapshot.running("app")[0].image_id, "sha:v1");
-    assert!((3..=6).contains(&ended), "{ended}: {:?}", bench.log);
-    assert!(bench.snapshot.fences("app").next().is_none());
 }
 
 #[test]

@@ -253,7 +253,8 @@ impl World {
             let probed = stays.as_ref().is_some_and(|id| self.kubelet.ended_by_probe.contains(id));
             // A crash between the change of the spec and its receipt cannot be told from a stop by the kubelet.
             let forward = &target.forward;
-            let crossed = scenario.dies_at.zip(forward.respec_sent_at).is_some_and(|(at, sent)| {
+            let dies_at = scenario.dies_at.filter(|_| target.name == name_of(0));
+            let crossed = dies_at.zip(forward.respec_sent_at).is_some_and(|(at, sent)| {
                 let received_by = forward.respec_at.unwrap_or(sent) + ms(scenario.kubelet_lag);
                 (sent..=received_by).contains(&(epoch() + ms(at)))
             });
