@@ -199,24 +199,28 @@ pub(super) fn overruled<'a>(
 }
 
 /// Handles a kubelet that had not read the changed spec yet and stopped the instance created here from it. The instance
-/// is created again, unless the kubelet has done so: once, or, in a rollback, until the kubelet has read the spec.
+/// is created again, unless the kubelet has done so: once, or, in a rollback, until the kubelet has read the spec, but
+/// twice at most if its exit code is not that of a stop.
 ///
 /// A kubelet works on a pod with the spec that it had when it began, and may have waited for a second by then
 /// (`pod_workers.go` in pkg/kubelet waits for a newer list of containers).
 pub(super) fn cut_short(operation: &Operation, target: &Target, snapshot: &Snapshot) -> Option<Note> {
     let replacement = target.replacement();
     let newest = *snapshot.instances(&target.name).last()?;
-    let (times, until) = match operation.rollback_cause {
+    let is_stop = STOPPED.contains(&newest.exit_code);
+    let returns = operation.rollback_cause.is_some();
+    let (times, until) = if returns {
+        // The image that ran before may itself be one that crashes.
+        (if is_stop { u32::MAX } else { 2 }, later(replacement.respec_at?, WATCH_RESUMES_WITHIN))
+    } else {
         // What was created late has the same time.
-        None => (1, later(replacement.respec_at?.max(newest.created_at), SPEC_RECEIVED_WITHIN)),
-        Some(_) => (u32::MAX, later(replacement.respec_at?, WATCH_RESUMES_WITHIN)),
+        (1, later(replacement.respec_at?.max(newest.created_at), SPEC_RECEIVED_WITHIN))
     };
+    // The image of a restart and of a rollback has run before.
+    let counts = is_stop || returns || target.action == Action::Restart;
     let ended = |instance: &Container| instance.state == State::Exited && instance.started_at.is_some();
     let (replaces, attempt, at) = if newest.attempt == replacement.attempt {
-        // The image of a restart and of a rollback has run before.
-        let is_proven = operation.rollback_cause.is_some() || target.action == Action::Restart;
-        let is_stop = is_proven || STOPPED.contains(&newest.exit_code);
-        let at = newest.finished_at.filter(|_| operation.made(newest) && ended(newest) && is_stop)?;
+        let at = newest.finished_at.filter(|_| operation.made(newest) && ended(newest) && counts)?;
         (newest.id.clone(), newest.attempt.saturating_add(1), at)
     } else {
         let before = &target.reached.as_ref()?.to;

@@ -89,22 +89,22 @@ impl Kubelets {
     /// Asserts, by the runtime's own times, that no two instances have run at the same moment.
     fn one_at_a_time(&self) {
         let instances = self.containers().0;
-        let mut lives = self.tokio.block_on(async {
+        let mut spans = self.tokio.block_on(async {
             let client = client(self.lab);
-            let mut lives = Vec::new();
+            let mut spans = Vec::new();
             for instance in &instances {
                 // The other thread's container may be removed meanwhile.
                 let answer = client.container(&instance.id, false).await.unwrap();
-                lives.extend(answer.and_then(|answer| answer.status).map(|status| {
+                spans.extend(answer.and_then(|answer| answer.status).map(|status| {
                     let end = if status.finished_at == 0 { i64::MAX } else { status.finished_at };
                     (status.started_at, end)
                 }));
             }
-            lives
+            spans
         });
-        lives.retain(|(started, _)| *started != 0);
-        lives.sort_unstable();
-        assert!(lives.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{lives:?}");
+        spans.retain(|(started, _)| *started != 0);
+        spans.sort_unstable();
+        assert!(spans.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{spans:?}");
     }
 
     fn running(&self) -> usize {

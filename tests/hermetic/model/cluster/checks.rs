@@ -182,7 +182,9 @@ impl World {
         let running = self.running(&target.name);
         let (true, [instance]) = (calm, running.as_slice()) else { return };
         // Includes slow calls. A kubelet's shortest back-off is ten seconds.
-        let longest = SignedDuration::from_millis(3500);
+        // An image that crashes by itself is tried three times, the last time after two seconds.
+        let crashes = matches!(scenario.old_image, Image::DiesAfter(_));
+        let longest = SignedDuration::from_millis(if crashes { 6500 } else { 3500 });
         let back = target.back.as_ref().and_then(|back| back.respec_at);
         if let (Some(started), Some(back)) = (instance.started_at, back)
             && started > back + longest
