@@ -6,6 +6,20 @@ use crate::failure::Class;
 use crate::operation::fixtures::{Answer, Bench, Kubelet, find};
 use crate::operation::outcome::Outcome;
 
+/// Ends an instance.
+fn end(snapshot: &mut Snapshot, id: &str, at: Timestamp, code: i32) {
+    let instance = find(snapshot, id);
+    (instance.state, instance.finished_at, instance.exit_code) = (State::Exited, Some(at), code);
+}
+
+/// Ends the instance that replaces `app-2`. False while there is none.
+fn stops_new(bench: &mut Bench, code: i32) -> bool {
+    let new = bench.snapshot.running("app").first().map(|instance| instance.id.clone());
+    let Some(id) = new.filter(|id| id != "app-2") else { return false };
+    end(&mut bench.snapshot, &id, bench.now, code);
+    true
+}
+
 /// A kubelet works with the old spec and stops what was created from the new one.
 #[test]
 fn what_a_late_kubelet_ends_is_made_again_once() {
@@ -16,12 +30,8 @@ fn what_a_late_kubelet_ends_is_made_again_once() {
             if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
                 break outcome;
             }
-            let new = bench.snapshot.running("app").first().map(|instance| instance.id.clone());
-            if let Some(id) = new.filter(|id| id != "app-2" && left > 0) {
+            if left > 0 && stops_new(&mut bench, 0) {
                 left -= 1;
-                let instance = find(&mut bench.snapshot, &id);
-                (instance.state, instance.finished_at, instance.exit_code) =
-                    (State::Exited, Some(bench.now), 0);
                 bench.kubelet = if remade { Kubelet::Prompt } else { Kubelet::HoldingBack };
             }
         };
@@ -50,8 +60,7 @@ fn a_stop_by_a_late_kubelet_is_not_a_failure() {
         let outcome = loop {
             let ended = bench.step(&mut |effect, snapshot| {
                 if was_down && effect.verb() == Verb::Fence && left == 1 {
-                    let old = find(snapshot, "app-2");
-                    (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(now), 1);
+                    end(snapshot, "app-2", now, 1);
                 }
                 Answer::Obey
             });
@@ -59,12 +68,8 @@ fn a_stop_by_a_late_kubelet_is_not_a_failure() {
             if let Some(outcome) = ended {
                 break outcome;
             }
-            let new = bench.snapshot.running("app").first().map(|instance| instance.id.clone());
-            if let Some(id) = new.filter(|id| id != "app-2" && left > 0) {
+            if left > 0 && stops_new(&mut bench, code) {
                 left = 0;
-                let instance = find(&mut bench.snapshot, &id);
-                (instance.state, instance.finished_at, instance.exit_code) =
-                    (State::Exited, Some(bench.now), code);
             }
         };
         let failed = matches!(outcome, Outcome::RolledBack(Failure::Exited { .. }));
@@ -95,8 +100,7 @@ fn a_kubelet_has_longer_to_start_a_container_that_was_down_before_the_change() {
     let outcome = loop {
         let ended = bench.step(&mut |effect, snapshot| {
             if effect.verb() == Verb::Fence {
-                let old = find(snapshot, "app-2");
-                (old.state, old.finished_at, old.exit_code) = (State::Exited, Some(now), 1);
+                end(snapshot, "app-2", now, 1);
             }
             Answer::Obey
         });
@@ -124,9 +128,7 @@ fn a_container_that_crashes_after_a_refused_change_was_down_before_the_change() 
                 return Answer::Obey;
             }
             refused = true;
-            let old = find(snapshot, "app-2");
-            (old.state, old.finished_at, old.exit_code) =
-                (State::Exited, Some(now + SignedDuration::from_millis(20)), 1);
+            end(snapshot, "app-2", now + SignedDuration::from_millis(20), 1);
             Answer::No(Class::NotSent)
         });
         now = bench.now;
@@ -165,8 +167,7 @@ fn a_rollback_waits_for_a_kubelet_that_observes_the_change_late() {
             Some((id, started))
                 if now < observes_at && now > later(started, SignedDuration::from_millis(500)) =>
             {
-                let instance = find(&mut bench.snapshot, &id);
-                (instance.state, instance.finished_at, instance.exit_code) = (State::Exited, Some(now), 0);
+                end(&mut bench.snapshot, &id, now, 0);
                 ended += 1;
             }
             _ if now >= observes_at => bench.kubelet = Kubelet::Prompt,

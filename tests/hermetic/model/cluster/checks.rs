@@ -253,7 +253,7 @@ impl World {
             let died = stays.as_deref() == Some("id-2") && self.scenario.dies_at.is_some();
             // A container may take longer to end than the operation observes it.
             let probed = stays.as_ref().is_some_and(|id| self.kubelet.ended_by_probe.contains(id));
-            // A crash between the change of the spec and its receipt cannot be told from a stop by the kubelet.
+            // A crash between the change of the spec and its receipt looks like a stop by the kubelet.
             let forward = &target.forward;
             let dies_at = scenario.dies_at.filter(|_| target.name == name_of(0));
             let crossed = dies_at.zip(forward.respec_sent_at).is_some_and(|(at, sent)| {
