@@ -18,6 +18,7 @@ use crate::podtask::time::later;
 
 /// What is read from a pod.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "facts, each by itself")]
 pub struct Pod {
     /// Name of the pod.
     pub name: String,
@@ -65,6 +66,8 @@ pub struct Pod {
     pub unready: Vec<(String, bool)>,
     /// True if the pod has the readiness gate `InPlaceUpdateReady`.
     pub gated: bool,
+    /// True if that gate is closed as an operation that failed leaves it.
+    pub gate_left_closed: bool,
     /// True for a surge pod: it was created beyond `replicas` for an update.
     pub surge: bool,
     /// True while an annotation asks autoscalers to ignore the pod.
@@ -154,6 +157,11 @@ impl Pod {
             gated: spec
                 .and_then(|spec| spec.readiness_gates.as_ref())
                 .is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == annotation::GATE)),
+            gate_left_closed: conditions.iter().any(|condition| {
+                condition.type_ == annotation::GATE
+                    && condition.status == "False"
+                    && condition.reason.as_deref() == Some(annotation::GATE_FAILED)
+            }),
             surge: label(workload_key::SURGE).as_deref() == Some("true"),
             leaving: annotation(workload_key::LEAVING) == Some("true"),
             task: metadata

@@ -39,6 +39,10 @@ pub struct PodTask {
     /// not complete, while a container was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environments: Vec<String>,
+    /// True if the controller closed the readiness gate for the request of this task or of an earlier one, none of which has
+    /// succeeded: the gate was closed by a bk-bcs operator before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gate_closed: bool,
     /// The names of the `PodDisruptionBudget`s that the pod is claimed at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<String>,
@@ -137,6 +141,7 @@ mod tests {
             seconds: 600,
             labelled: None,
             environments: Vec::new(),
+            gate_closed: false,
             claims: Vec::new(),
             note: String::new(),
         };

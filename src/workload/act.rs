@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::request::ContainerRequest;
+use crate::api::status::{Phase, Step};
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
@@ -141,18 +142,24 @@ impl<'a> Planner<'_, 'a> {
             }
             (_, _, Some(wanted)) => self.give(view, wanted),
             (TaskState::Waiting, Some(task), None) => self.give_up(view, task),
-            (_, task, None) if relabel => {
-                let change = self.change(view, self.input.update_name());
-                match task {
-                    Some(task) => self.patch(view, &task.at_stage(Stage::Done, ""), change, Why::Metadata),
-                    None => self.write(view, change, Why::Metadata),
-                }
-            }
+            (_, task, None) if relabel => self.relabel(view, task),
             (_, Some(task), None) if self.may_retry(view) => {
                 let again = task.at_stage(Stage::Again, "");
                 self.patch(view, &again, PodPatch::default(), Why::Dropped);
             }
             _ => {}
+        }
+    }
+
+    /// The pod has the images of the template: its labels and annotations follow.
+    fn relabel(&mut self, view: &PodView<'_>, task: Option<&PodTask>) {
+        if has_closed_gate(view, task) {
+            return self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: true });
+        }
+        let change = self.change(view, self.input.update_name());
+        match task {
+            Some(task) => self.patch(view, &task.at_stage(Stage::Done, ""), change, Why::Metadata),
+            None => self.write(view, change, Why::Metadata),
         }
     }
 
@@ -181,6 +188,7 @@ impl<'a> Planner<'_, 'a> {
             seconds: 0,
             labelled: None,
             environments: self.environments(view),
+            gate_closed: last_unfinished(view).is_some_and(|last| last.gate_closed),
             claims: Vec::new(),
             note: String::new(),
         };
@@ -189,9 +197,11 @@ impl<'a> Planner<'_, 'a> {
 
     /// The revisions whose labels and annotations containers of the pod may have, because its last tasks failed.
     fn environments(&self, view: &PodView<'_>) -> Vec<String> {
-        let last = view.pod.task.as_ref().filter(|last| last.stage != Stage::Done);
         let known = |name: &&String| self.input.template(name).is_some();
-        last.into_iter().flat_map(|last| last.environments.iter().filter(known).cloned()).collect()
+        last_unfinished(view)
+            .into_iter()
+            .flat_map(|last| last.environments.iter().filter(known).cloned())
+            .collect()
     }
 
     /// Advances a task as far as its gate and the budget allow.
@@ -310,7 +320,9 @@ impl<'a> Planner<'_, 'a> {
         let input = self.input;
         let targets = self.targets(view, task);
         if targets.is_empty() {
-            if !self.begins_resize(view, task) {
+            if has_closed_gate(view, Some(task)) {
+                self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: true });
+            } else if !self.begins_resize(view, task) {
                 // No container differs any more: only resources did, or another client has made the change in the meantime.
                 self.end(view, task, &End::done());
             }
@@ -331,7 +343,8 @@ impl<'a> Planner<'_, 'a> {
         }
         patch.send(&request);
         let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
-        let ordered = PodTask { at, seconds, ..task.at_stage(Stage::Ordered, "") };
+        let gate_closed = has_closed_gate(view, Some(task));
+        let ordered = PodTask { at, seconds, gate_closed, ..task.at_stage(Stage::Ordered, "") };
         self.patch(view, &ordered, patch, why);
     }
 
@@ -371,7 +384,9 @@ impl<'a> Planner<'_, 'a> {
     }
 
     fn end(&mut self, view: &PodView<'_>, task: &PodTask, end: &End) {
-        let ended = with_environment(view, task.at_stage(end.stage, end.line()));
+        let mut ended = with_environment(view, task.at_stage(end.stage, end.line()));
+        // From now on the gate is closed because of a failure.
+        ended.gate_closed &= !(end.stage == Stage::Failed && was_touched(view, task));
         let (patch, why) = match end.stage {
             Stage::Done => (self.change(view, &task.target), Why::Updated),
             Stage::Dropped => (self.own_environment(view, task), Why::Dropped),
@@ -401,6 +416,7 @@ impl<'a> Planner<'_, 'a> {
     /// Writes `task` on the pod, with the annotations that belong to its stage.
     fn patch(&mut self, view: &PodView<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let mut task = task.clone();
+        task.gate_closed &= task.stage != Stage::Done;
         // Its claims were made with the resize.
         let is_resizing = view.pod.task.as_ref().is_some_and(|last| last.stage == Stage::Resizing);
         let claims = match task.stage {
@@ -527,6 +543,20 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
         [available, silent, lost, again, stuck]
     });
     times.flatten().filter_map(later_than_now).min()
+}
+
+/// The last task of the pod, unless it succeeded.
+fn last_unfinished<'a>(view: &PodView<'a>) -> Option<&'a PodTask> {
+    view.pod.task.as_ref().filter(|last| last.stage != Stage::Done)
+}
+
+/// True if the readiness gate is closed because the controller closed it: it took over the update of a bk-bcs operator. A
+/// gate that is closed because an operation failed after it touched the pod is another matter.
+fn has_closed_gate(view: &PodView<'_>, task: Option<&PodTask>) -> bool {
+    let answer = view.pod.answer.as_ref().filter(|answer| answer.phase == Phase::Failed);
+    let has_failed = answer.is_some_and(|answer| answer.step.is_some_and(|step| step >= Step::Swap));
+    let took_over = view.pod.foreign.is_some() || task.is_some_and(|task| task.gate_closed);
+    view.pod.gate_left_closed && took_over && !has_failed
 }
 
 /// `task`, which does not complete, with its target among the revisions whose labels and annotations containers may have: the

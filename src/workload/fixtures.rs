@@ -133,6 +133,7 @@ pub(crate) fn pod(name: &str, revision: &Revision) -> Pod {
         resize: Resize::Taken,
         unready: Vec::new(),
         gated: true,
+        gate_left_closed: false,
         surge: false,
         leaving: false,
         prefetch: None,

@@ -1,6 +1,6 @@
 //! Random workloads in a simulated cluster: pods that start, break and fail; nodes that are lost and come back; agents
 //! that answer, refuse or are missing; kubelets that resize pods, late or never; hooks; users who change the spec; controllers that are killed between two writes,
-//! also while another one has taken over.
+//! also while another one has taken over; bk-bcs operators that are replaced in the middle of an update.
 //!
 //! Invariants at every reconcile: no more tasks than the budget; no more updates in place of Ready pods than the
 //! `PodDisruptionBudget` allows; no pod taken that the budget does not allow; no pod touched before its gate has passed; no
@@ -24,6 +24,7 @@ use crate::workload::fixtures::{Draft, deployment, stateful_set};
 use world::World;
 
 mod originals;
+mod takeover;
 mod world;
 
 /// One move of the model.
@@ -72,6 +73,23 @@ enum Move {
     Retry,
     /// The user creates a `PodDisruptionBudget` that demands this many Ready pods.
     Budget(u8),
+    /// A bk-bcs operator begins the update of the pod at this index, and gets so far.
+    Foreign(usize, ForeignMove),
+    /// The kubelet restarts the container of the pod at this index, whose image that operator has written.
+    Restart(usize),
+    /// The status of the workload has nothing of this controller.
+    ForgetReport,
+}
+
+/// How far a bk-bcs operator gets with a pod.
+#[derive(Clone, Copy, Debug)]
+enum ForeignMove {
+    /// The readiness gate is closed, and the image is to be written after the grace period.
+    Graced,
+    /// The image is written.
+    Written,
+    /// The container runs the image, and the gate is still closed.
+    Restarted,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -207,6 +225,15 @@ fn drafts() -> impl Strategy<Value = Draft> {
             }
         },
     )
+}
+
+/// Updates with and without canary steps.
+fn updates() -> impl Strategy<Value = Draft> {
+    (drafts(), any::<bool>()).prop_map(|(draft, canary)| {
+        let draft = draft.with("/updateStrategy/type", json!("InplaceUpdate"));
+        let steps = json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"partition": 0}]);
+        if canary { draft.with("/updateStrategy/canary", json!({"steps": steps})) } else { draft }
+    })
 }
 
 /// Name of the environment variable with the number of moves that a test makes at least.

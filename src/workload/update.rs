@@ -76,15 +76,16 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTre
     let pool: Vec<_> = input.views.iter().filter(|view| !excluded.contains(view.pod.name.as_str())).collect();
     let mut allocation = Allocation::new(input, survey, &pool);
     // First the pods that were chosen before and may keep their tasks.
+    let mut blocked = Vec::new();
     for view in pool.iter().filter(|view| view.task_state == TaskState::Waiting) {
         if let (Some(task), Some(wanted)) = (view.live(), allocation.wanted(view))
             && wanted.is(task)
         {
-            // Whether the budgets allow it now is decided when its hook has passed.
-            if wanted.is_in_place() && view.ready {
-                let _ = allocation.disruptions.claim(view.pod, true);
+            if allocation.budget.allows(view.available) {
+                allocation.keep(view, wanted);
+            } else {
+                blocked.push((*view, wanted));
             }
-            allocation.allocate(view, wanted);
         }
     }
     // Then the next ones.
@@ -105,6 +106,11 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTre
             Some(_) => {}
             None => allocation.relabel(view),
         }
+    }
+    // Tasks that wait until other pods are available. A pod that is not available comes before them: its update may be
+    // what they wait for.
+    for (view, wanted) in blocked {
+        allocation.keep(view, wanted);
     }
     allocation.picks
 }
@@ -218,6 +224,15 @@ impl<'s, 'a> Allocation<'s, 'a> {
                 self.picks.budgets.insert(budget);
                 return;
             }
+        }
+        self.allocate(view, wanted);
+    }
+
+    /// Leaves `view` its task if the limits allow it. Whether the `PodDisruptionBudget`s allow it now is decided when its hook
+    /// has passed.
+    fn keep(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
+        if wanted.is_in_place() && view.ready {
+            let _ = self.disruptions.claim(view.pod, true);
         }
         self.allocate(view, wanted);
     }

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::workload::fixtures::Draft;
 
 use super::world::World;
-use super::{AgentMove, Move, agent_moves, check_all, drafts};
+use super::{AgentMove, Move, agent_moves, check_all, updates};
 
 /// The moves that must have occurred while surge pods existed; otherwise a run proves nothing.
 const INTERLEAVED: [&str; 4] = ["partition", "pause", "another image", "back to the first image"];
@@ -21,7 +21,7 @@ const SCALED: [&str; 1] = ["scaled in"];
 const ABORTED: [&str; 1] = ["aborted"];
 
 /// Moves that are no reason to delete a pod.
-fn moves() -> impl Strategy<Value = Move> {
+pub(super) fn moves() -> impl Strategy<Value = Move> {
     prop_oneof![
         12 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Reconcile),
         4 => (1..200_i64).prop_map(Move::Wait),
@@ -40,15 +40,6 @@ fn moves() -> impl Strategy<Value = Move> {
 /// The same moves, and changes of `replicas`.
 fn moves_and_scaling() -> impl Strategy<Value = Move> {
     prop_oneof![15 => moves(), 1 => (0..6_u8).prop_map(Move::Scale)]
-}
-
-/// Updates with and without canary steps.
-fn updates() -> impl Strategy<Value = Draft> {
-    (drafts(), any::<bool>()).prop_map(|(draft, canary)| {
-        let draft = draft.with("/updateStrategy/type", json!("InplaceUpdate"));
-        let steps = json!([{"partition": 3}, {"pause": {}}, {"partition": 1}, {"partition": 0}]);
-        if canary { draft.with("/updateStrategy/canary", json!({"steps": steps})) } else { draft }
-    })
 }
 
 /// Updates that are aborted: every pod that begins fails, until an abort takes the pods back.

@@ -28,12 +28,14 @@ use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
 
 use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE, ResizeMove};
+use foreign::{Gate, Marks};
 use nodes::{is_closed, is_on, node_name};
 
 pub(super) use nodes::NODES;
 pub(super) use resizes::CPU;
 
 mod checks;
+mod foreign;
 mod nodes;
 mod resizes;
 
@@ -59,8 +61,15 @@ pub(super) struct World {
     least: Option<usize>,
     /// The pods with an entry at the budget.
     entries: BTreeMap<String, Timestamp>,
-    /// When the agent last started a container, by pod.
+    /// The images of a pod before the request that an agent has accepted.
+    before: BTreeMap<String, Vec<(String, String)>>,
+    /// When the agent last started a container, by pod, and how often.
     started: BTreeMap<String, Timestamp>,
+    starts: BTreeMap<String, u32>,
+    /// The readiness gates that are closed while no operation runs, by pod.
+    gates: BTreeMap<String, Gate>,
+    /// What a bk-bcs operator wrote on pods.
+    marks: BTreeMap<String, Marks>,
     /// The nodes without a kubelet and an agent.
     lost: BTreeSet<String>,
     /// The value of the label in the environment of the container, by the uid of the pod.
@@ -87,7 +96,11 @@ impl World {
             open: BTreeMap::new(),
             least: None,
             entries: BTreeMap::new(),
+            before: BTreeMap::new(),
             started: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            gates: BTreeMap::new(),
+            marks: BTreeMap::new(),
             lost: BTreeSet::new(),
             environments: BTreeMap::new(),
             quota: false,
@@ -112,8 +125,11 @@ impl World {
             }
             Move::Break(at, well) => {
                 let now = self.now;
-                let lost = self.lost.clone();
-                let runs = |pod: &&mut Pod| pod.phase == PodPhase::Running && !is_on(pod, &lost);
+                let (lost, well) = (self.lost.clone(), *well);
+                let gates: BTreeSet<_> = self.gates.keys().cloned().collect();
+                let is_possible = |pod: &Pod| !well || !gates.contains(&pod.uid);
+                let runs =
+                    |pod: &&mut Pod| pod.phase == PodPhase::Running && !is_on(pod, &lost) && is_possible(pod);
                 if let Some(pod) = self.pick(*at).filter(runs) {
                     pod.ready_since = well.then_some(now);
                     pod.version.push('b');
@@ -141,7 +157,11 @@ impl World {
             Move::Resume(steps) => self.resume(*steps),
             Move::Retry => self.retry(),
             Move::Budget(least) => self.least = Some(usize::from(*least)),
+            Move::Foreign(at, how) => self.begin_foreign(*at, *how),
+            Move::Restart(at) => self.restart_foreign(*at),
+            Move::ForgetReport => self.report = Report::default(),
         }
+        self.report_gates();
         self.report_containers();
     }
 
@@ -232,6 +252,7 @@ impl World {
         let decision = self.decision();
         self.check(&decision);
         self.check_steps(&decision);
+        self.check_foreign(&decision);
         self.check_claims(&decision);
         for action in decision.actions.iter().take(writes) {
             self.write(action);
@@ -308,6 +329,7 @@ impl World {
                     .find(|cached| cached.uid == pod.uid && cached.version == pod.version);
                 if let Some(cached) = cached {
                     patch_pod(cached, patch, &mut self.wanted);
+                    self.patch_marks(&pod.uid, patch);
                 }
             }
             Action::CreateRun(run) => {
@@ -330,9 +352,10 @@ impl World {
                 self.draft.annotations.remove(workload_key::RETRY);
                 self.set_retry(false);
             }
-            // No pod of the model comes from another operator.
-            Action::SetGate { .. } | Action::Report(_) => {}
+            Action::SetGate { pod, open } => self.set_gate(pod, *open),
+            Action::Report(_) => {}
         }
+        self.report_gates();
     }
 
     fn create_pod(&mut self, name: &str, body: &Value) {
@@ -386,6 +409,7 @@ impl World {
             pod.answer = Some(answer(&wanted.id, Phase::Running, Some(Step::Pull)));
             pod.version.push('a');
             self.open.insert(pod.uid.clone(), wanted.clone());
+            self.before.insert(pod.uid.clone(), pod.images.clone());
             return;
         }
         let open = &self.open[&pod.uid];
@@ -412,6 +436,7 @@ impl World {
         }
         if step == Step::Swap {
             self.started.insert(pod.uid.clone(), now);
+            *self.starts.entry(pod.uid.clone()).or_default() += 1;
             self.environments.insert(pod.uid.clone(), pod.labels.get(ZONE).cloned());
             for target in &open.containers {
                 let Some(image) = &target.image else { continue };
@@ -419,25 +444,32 @@ impl World {
                 container.1.clone_from(image);
             }
         }
+        let uid = pod.uid.clone();
         match phase {
             Phase::RolledBack => {
-                let own = self.revisions.iter().find(|revision| revision.name == pod.label);
-                if let Some(own) = own {
-                    pod.images = own
-                        .template
-                        .images()
-                        .map(|(name, image)| (name.to_owned(), image.to_owned()))
-                        .collect();
-                }
+                pod.images.clone_from(&self.before[&uid]);
+                pod.ready_since = Some(now);
+                self.gates.remove(&uid);
+            }
+            Phase::Succeeded => {
+                pod.ready_since = Some(now);
+                self.gates.remove(&uid);
+            }
+            // Nothing was touched: the gate is again as it was.
+            Phase::Cancelled | Phase::Refused if !self.gates.contains_key(&uid) => {
                 pod.ready_since = Some(now);
             }
-            Phase::Succeeded | Phase::Cancelled | Phase::Refused => pod.ready_since = Some(now),
+            Phase::Failed if step >= Step::Swap => drop(self.gates.insert(uid.clone(), Gate::Left)),
             _ => {}
         }
+        let image = pod.image("app").unwrap().to_owned();
         pod.answer = Some(answer(&open.id, phase, Some(step)));
         pod.version.push('a');
         if phase.is_terminal() {
             self.open.remove(&pod.uid);
+        }
+        if step >= Step::Verify {
+            self.note_image(&uid, &image);
         }
     }
 
@@ -457,7 +489,9 @@ impl World {
             for at in 0..self.pods.len() {
                 self.agent(at, AgentMove::On);
                 self.answer_resize(at, ResizeMove::Take);
+                self.restart_foreign(at);
             }
+            self.report_gates();
             for run in &mut self.runs {
                 if !run.phase.is_completed() {
                     run.phase = HookPhase::Successful;
@@ -465,7 +499,7 @@ impl World {
             }
             for pod in &mut self.pods {
                 let closed = is_closed(pod);
-                let drained = self.open.contains_key(&pod.uid);
+                let drained = self.open.contains_key(&pod.uid) || self.gates.contains_key(&pod.uid);
                 if pod.phase == PodPhase::Running && pod.ready_since.is_none() && !closed && !drained {
                     pod.ready_since = Some(self.now);
                 }

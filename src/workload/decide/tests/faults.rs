@@ -281,6 +281,29 @@ fn broken_old_pods_do_not_hold_their_own_repair_back() {
     }
 }
 
+/// A pod breaks while another one waits for its hook: the one that waits may not begin, and holds the broken one back no
+/// longer.
+#[test]
+fn a_pod_that_breaks_is_updated_before_one_that_waits_until_others_are_available() {
+    let hook = json!({"hook": {"templateName": "test"}});
+    let old = deployment()
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 1}))
+        .with("/preInplaceUpdateStrategy", hook);
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &new);
+    let chosen = sight.pods.iter().position(|pod| pod.task.is_some()).unwrap();
+    let broken = (chosen + 1) % 3;
+    sight.pods[broken].ready_since = None;
+    let mut requested = Vec::new();
+    for _ in 0..3 {
+        requested.extend(step(&mut sight, &new).requested().into_iter().map(str::to_owned));
+        hooks_end(&mut sight, HookPhase::Successful);
+    }
+    assert_eq!(requested, [sight.pods[broken].name.clone()]);
+    assert!(!sight.pods[chosen].leaving && sight.pods[chosen].request.is_none(), "it goes on to serve");
+}
+
 /// 16: a broken new revision is repaired by the next one.
 #[test]
 fn a_broken_new_pod_holds_the_rest_back_and_not_its_own_repair() {
@@ -397,6 +420,7 @@ fn a_task_that_another_controller_began_is_continued() {
     sight.pods[0].task = Some(PodTask {
         labelled: None,
         environments: Vec::new(),
+        gate_closed: false,
         claims: Vec::new(),
         purpose: Purpose::InPlace,
         target,

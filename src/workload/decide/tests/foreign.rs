@@ -1,5 +1,7 @@
 //! Pods on which a bk-bcs operator has begun an update in place.
 
+use jiff::SignedDuration;
+
 use super::*;
 use crate::podtask::foreign::ForeignUpdate;
 use crate::workload::revision::Revision;
@@ -128,6 +130,39 @@ fn an_undo_of_an_update_whose_images_were_not_written_ends_and_opens_the_gate() 
     carry_out(&mut sight, &decision);
     sight.pod("web-a").foreign = Some(update(&[], &[]));
     assert_eq!(gates(&sight.decide(&undone)), [("web-a", true)]);
+}
+
+/// The controller has closed the gate for its request, and the user takes the update back before anything is touched.
+#[test]
+fn a_gate_that_the_controller_has_closed_opens_when_the_update_is_taken_back() {
+    for (sent, refused) in [(false, false), (true, false), (true, true)] {
+        let (draft, mut sight) = taken_over(update(&["app"], &[]), "InplaceUpdate");
+        let old = sight.revisions[0].name.clone();
+        for pod in &mut sight.pods {
+            pod.images = vec![("app".to_owned(), "app:1".to_owned())];
+        }
+        for pod in &mut sight.pods[1..] {
+            pod.label.clone_from(&old);
+        }
+        assert_eq!(gates(&step(&mut sight, &draft)), [("web-a", false)]);
+        let pod = sight.pod("web-a");
+        pod.foreign.as_mut().unwrap().gate_closed = false;
+        pod.gate_left_closed = true;
+        if sent {
+            assert_eq!(step(&mut sight, &draft).requested(), ["web-a"]);
+            sight.pod("web-a").foreign = None;
+        }
+        if refused {
+            let id = sight.pod("web-a").request.clone().unwrap();
+            sight.pod("web-a").answer = Some(answer(&id, Phase::Refused, Some(Step::Pull)));
+        }
+        let undone = draft.image("app:1");
+        let opened = (0..6).any(|_| {
+            sight.now += SignedDuration::from_secs(60);
+            gates(&step(&mut sight, &undone)).contains(&("web-a", true))
+        });
+        assert!(opened, "sent: {sent}, refused: {refused}: {:#?}", sight.pod("web-a"));
+    }
 }
 
 #[test]

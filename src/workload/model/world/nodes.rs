@@ -31,7 +31,7 @@ impl World {
     /// traffic: it runs, or in some pods it waits for its start.
     pub(super) fn report_containers(&mut self) {
         for (at, pod) in self.pods.iter_mut().enumerate() {
-            let out = is_closed(pod) || self.open.contains_key(&pod.uid);
+            let out = is_closed(pod) || self.open.contains_key(&pod.uid) || self.gates.contains_key(&pod.uid);
             let broken = pod.phase == PodPhase::Running && pod.ready_since.is_none() && !out;
             pod.unready = if broken { vec![("app".to_owned(), at % 2 == 0)] } else { Vec::new() };
         }

@@ -1,0 +1,98 @@
+//! Takeovers from a bk-bcs operator that had begun an update in place: some pods wait for the end of their grace period, on
+//! some the kubelet restarts the container, on some only the readiness gate is closed. Every pod stays, every update is
+//! finished or taken back, every gate opens; and no container is restarted that needs no restart.
+
+use proptest::prelude::*;
+
+use crate::workload::fixtures::Draft;
+
+use super::world::World;
+use super::{AgentMove, ForeignMove, Move, check_all, originals, updates};
+
+/// What the operator leaves, by index of the pod.
+fn left() -> impl Strategy<Value = Vec<Move>> {
+    let how = prop_oneof![
+        2 => Just(ForeignMove::Graced), 2 => Just(ForeignMove::Written), 1 => Just(ForeignMove::Restarted)
+    ];
+    let one = (0..8_usize, how).prop_map(|(at, how)| Move::Foreign(at, how));
+    (prop::collection::vec(one, 1..6), any::<bool>()).prop_map(|(mut left, first)| {
+        // The status of the workload is that of the operator, which lacks what this controller keeps there.
+        left.extend(first.then_some(Move::ForgetReport));
+        left
+    })
+}
+
+fn cases(moves: impl Strategy<Value = Move>) -> impl Strategy<Value = (Draft, Vec<Move>)> {
+    let all = (updates(), left(), prop::collection::vec(moves, 0..80));
+    all.prop_map(|(draft, mut left, moves)| {
+        left.extend(moves);
+        (draft, left)
+    })
+}
+
+/// A workload whose image was changed to the second one while the operator ran.
+fn changed(draft: Draft) -> World {
+    let mut world = World::new(draft);
+    world.come_to_rest();
+    world.make(&Move::Image(2));
+    world
+}
+
+#[test]
+fn a_takeover_keeps_every_pod_and_ends_as_the_spec_says_whatever_happens() {
+    let moves = prop_oneof![
+        12 => originals::moves(),
+        3 => (0..8_usize).prop_map(Move::Restart),
+        1 => (0..4_usize).prop_map(Move::TakeOver),
+    ];
+    check_all(&cases(moves), |(draft, moves)| {
+        let mut world = changed(draft);
+        let originals = world.uids();
+        for one in &moves {
+            world.make(one);
+            world.check_originals(&originals, originals.len());
+        }
+        world.come_to_rest();
+        world.check_rest();
+        prop_assert_eq!(world.uids(), originals, "only the original pods are left");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_takeover_without_a_failure_restarts_only_the_containers_with_the_old_image() {
+    let moves = prop_oneof![
+        6 => prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize].prop_map(Move::Reconcile),
+        1 => (0..4_usize).prop_map(Move::TakeOver),
+        2 => (1..60_i64).prop_map(Move::Wait),
+        3 => Just(Move::Kubelet),
+        6 => (0..8_usize).prop_map(|at| Move::Agent(at, AgentMove::On)),
+        3 => (0..8_usize).prop_map(Move::Restart),
+        3 => (0..8_usize).prop_map(|at| Move::Hook(at, true)),
+    ];
+    check_all(&cases(moves), |(draft, moves)| {
+        let held = draft.spec().update.partition.held_back(draft.spec().replicas);
+        let mut world = changed(draft);
+        let originals = world.uids();
+        let (mut written, mut graced) = (Vec::new(), Vec::new());
+        for (at, one) in moves.iter().enumerate() {
+            world.make(one);
+            if matches!(one, Move::Foreign(..))
+                && !moves[at + 1..].iter().any(|one| matches!(one, Move::Foreign(..)))
+            {
+                (written, graced) = (world.foreign_uids(true), world.foreign_uids(false));
+            }
+        }
+        world.come_to_rest();
+        world.check_rest();
+        for uid in &originals {
+            let starts = world.starts(uid);
+            if written.contains(uid) {
+                prop_assert_eq!(starts, 0, "{} runs the new image already", uid);
+            } else if graced.contains(uid) || held == 0 {
+                prop_assert_eq!(starts, 1, "{} is updated once", uid);
+            }
+        }
+        Ok(())
+    });
+}
