@@ -1,5 +1,6 @@
 //! The takeover from a bk-bcs operator: workloads, pods and `ControllerRevision`s as that operator leaves them, with an update
-//! in place under way, and then our controller. No pod is created again and no container restarted that need not be.
+//! in place under way, and then our controller. An update whose image is missing is taken back. No pod is created again and no
+//! container restarted that need not be.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use crate::cluster::Cluster;
 pub(super) struct Left<'a> {
     kept: Fixture<'a>,
     moving: Fixture<'a>,
+    undone: Fixture<'a>,
     before: BTreeMap<String, Value>,
 }
 
@@ -19,6 +21,7 @@ pub(super) struct Left<'a> {
 pub(super) fn leave(cluster: &Cluster) -> Left<'_> {
     let kept = Fixture { cluster, kind: "gamedeployment", name: "kept" };
     let moving = Fixture { cluster, kind: "gamedeployment", name: "moving" };
+    let undone = Fixture { cluster, kind: "gamedeployment", name: "undone" };
     // As a user writes it: with quantities and empty fields that a Go program writes in another way.
     let mut written = template("kept", &cluster.named("lab/app:v1"));
     written["spec"]["hostNetwork"] = json!(false);
@@ -47,20 +50,33 @@ pub(super) fn leave(cluster: &Cluster) -> Left<'_> {
     for instance in ["graced", "written", "untouched"] {
         pod(&moving, instance, "moving-58d4f6c9b7", &old);
     }
-    for (fixture, many) in [(&kept, 2), (&moving, 3)] {
+    let (old, new) = ("undone-58d4f6c9b7", "undone-7f8c5d6b9f");
+    let at = |image: &str| template("undone", &cluster.named(image));
+    undone.apply(&object(
+        "GameDeployment",
+        "undone",
+        &json!({"replicas": 1, "template": at(MISSING),
+            "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1}}),
+    ));
+    revision(&undone, old, 1, at("lab/app:v1"));
+    revision(&undone, new, 2, at(MISSING));
+    pod(&undone, "graced", old, &at("lab/app:v1"));
+    for (fixture, many) in [(&kept, 2), (&moving, 3), (&undone, 1)] {
         fixture.wait("the pods are Ready", || {
             let pods = fixture.pods();
             (pods.len() == many && pods.values().all(|pod| is(pod, "Ready"))).then_some(())
         });
     }
     // The update of two pods is begun: the grace period of one has not ended, the other one's kubelet restarts it.
-    begin(&moving, "moving-graced", true);
-    begin(&moving, "moving-written", false);
+    begin(&moving, "moving-graced", "lab/app:v2", true);
+    begin(&moving, "moving-written", "lab/app:v2", false);
+    begin(&undone, "undone-graced", MISSING, true);
     moving.wait("the kubelet has restarted the container", || {
         (moving.pods()["moving-written"]["status"]["containerStatuses"][0]["restartCount"] == 1).then_some(())
     });
     let mut before = kept.pods();
     before.extend(moving.pods());
+    before.extend(undone.pods());
     assert!(!is(&before["moving-graced"], "Ready") && !is(&before["moving-written"], "Ready"));
     let checked = cluster.inplace(&["migrate", "check"]).output().unwrap();
     let text = String::from_utf8_lossy(&checked.stdout);
@@ -74,10 +90,11 @@ pub(super) fn leave(cluster: &Cluster) -> Left<'_> {
         "pod moving-graced: the images of app are not written yet",
         "pod moving-written: its update is complete",
         "1 of 3 pods are not at revision moving-7f8c5d6b9f",
+        "pod undone-graced: the images of app are not written yet",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    Left { kept, moving, before }
+    Left { kept, moving, undone, before }
 }
 
 impl Left<'_> {
@@ -89,8 +106,17 @@ impl Left<'_> {
         self.moving.until("the update is finished", |status| {
             status["updatedReadyReplicas"] == 3 && condition(status, "Progressing")["reason"] == "Complete"
         });
+        self.undone.until("the image cannot be pulled", |status| {
+            condition(status, "UpdateFailed")["status"] == "True"
+        });
+        assert!(!is(&self.undone.pods()["undone-graced"], "Ready"), "the controller has closed its gate");
+        self.undone.image("lab/app:v1");
+        self.undone.until("the update is taken back", |status| {
+            status["updatedReadyReplicas"] == 1 && condition(status, "Progressing")["reason"] == "Complete"
+        });
         let mut after = self.kept.pods();
         after.extend(self.moving.pods());
+        after.extend(self.undone.pods());
         let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_i64().unwrap();
         assert_eq!(after.keys().collect::<Vec<_>>(), self.before.keys().collect::<Vec<_>>());
         for (name, pod) in &after {
@@ -106,6 +132,7 @@ impl Left<'_> {
             self.kept.cluster.kubectl(&["get", "controllerrevisions", "-l", "app=kept", "-o", "name"]);
         assert_eq!(revisions.lines().count(), 1, "the template is no new revision: {revisions}");
         self.another_controller_is_left_alone();
+        self.undone.delete();
         self.moving.delete();
         self.kept.delete();
     }
@@ -160,11 +187,14 @@ fn owner(fixture: &Fixture<'_>) -> Value {
         "uid": fixture.get()["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true})
 }
 
-/// Begins an update in place of a pod as a bk-bcs operator does: it closes the gate, moves the label and writes its state; the
-/// image at once, or after a grace period that has not ended.
-fn begin(fixture: &Fixture<'_>, name: &str, grace: bool) {
+/// An image that no registry has.
+const MISSING: &str = "lab/app:missing";
+
+/// Begins an update in place of a pod to an image as a bk-bcs operator does: it closes the gate, moves the label and writes its
+/// state; the image at once, or after a grace period that has not ended.
+fn begin(fixture: &Fixture<'_>, name: &str, image: &str, grace: bool) {
     let cluster = fixture.cluster;
-    let image = cluster.named("lab/app:v2");
+    let image = cluster.named(image);
     let mut pod = fixture.pods().remove(name).unwrap();
     let image_id = pod["status"]["containerStatuses"][0]["imageID"].clone();
     let began = pod["status"]["conditions"][0]["lastTransitionTime"].clone();
@@ -179,7 +209,7 @@ fn begin(fixture: &Fixture<'_>, name: &str, grace: bool) {
     cluster.kubectl(&["replace", "--raw", &path, "-f", file.to_str().unwrap()]);
     fixture.wait("the pod is out of traffic", || (!is(&fixture.pods()[name], "Ready")).then_some(()));
 
-    let revision = "moving-7f8c5d6b9f";
+    let revision = format!("{}-7f8c5d6b9f", fixture.name);
     let state = json!({"revision": revision, "updateTimestamp": began, "lastContainerStatuses": {"app": {"imageID": image_id}}});
     let mut changes = json!({"metadata": {"labels": {"controller-revision-hash": revision},
         "annotations": {"inplace-update-state": state.to_string()}}});

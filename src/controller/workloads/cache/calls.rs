@@ -161,7 +161,11 @@ impl Server {
     ) -> Result<Trimmed<CachedPod>, Error> {
         let doing = format!("writing the condition of the readiness gate of pod {namespace}/{}", pod.name);
         let (status, reason, message) = if open {
-            ("True", annotation::GATE_READY, "the update that a bk-bcs operator began is complete")
+            (
+                "True",
+                annotation::GATE_READY,
+                "the update that a bk-bcs operator began is complete, or was taken back",
+            )
         } else {
             (
                 "False",
