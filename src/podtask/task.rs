@@ -39,8 +39,8 @@ pub struct PodTask {
     /// not complete, while a container was started.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environments: Vec<String>,
-    /// True if the controller closed the readiness gate for the request of this task or of an earlier one, none of which has
-    /// succeeded: the gate was closed by a bk-bcs operator before.
+    /// True if the controller closes the readiness gate for the request of this task, or closed it for an earlier one, and none
+    /// has succeeded: a bk-bcs operator had closed it before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gate_closed: bool,
     /// The names of the `PodDisruptionBudget`s that the pod is claimed at.

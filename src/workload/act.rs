@@ -329,6 +329,12 @@ impl<'a> Planner<'_, 'a> {
             return;
         }
         if view.pod.foreign.as_ref().is_some_and(|update| update.gate_closed) {
+            if !task.gate_closed {
+                // Recorded first: a controller that knows that it closed the gate can open it, whatever follows.
+                let chosen =
+                    PodTask { gate_closed: true, claims: Vec::new(), ..task.at_stage(Stage::Chosen, "") };
+                return self.patch(view, &chosen, PodPatch::default(), Why::Chosen);
+            }
             // The agent opens only a gate that is closed as this project closes it. The request follows.
             return self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: false });
         }
@@ -343,8 +349,7 @@ impl<'a> Planner<'_, 'a> {
         }
         patch.send(&request);
         let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
-        let gate_closed = has_closed_gate(view, Some(task));
-        let ordered = PodTask { at, seconds, gate_closed, ..task.at_stage(Stage::Ordered, "") };
+        let ordered = PodTask { at, seconds, ..task.at_stage(Stage::Ordered, "") };
         self.patch(view, &ordered, patch, why);
     }
 
@@ -461,10 +466,15 @@ impl<'a> Planner<'_, 'a> {
         patch
     }
 
-    /// Opens the gate that a bk-bcs operator left closed, when the pod's containers run their new images.
+    /// Opens the gate that a bk-bcs operator left closed, when the pod's containers run their new images; or the gate that
+    /// the controller closed for a task that was given up, when the pod has the images of its revision.
     fn open_foreign_gate(&mut self, view: &PodView<'_>) {
         let idle = !matches!(view.task_state, TaskState::Busy { .. }) && !view.is_taken();
-        if idle && view.foreign_step(self.input.now) == Some(ForeignStep::Open) {
+        let is_complete = view.foreign_step(self.input.now) == Some(ForeignStep::Open);
+        let is_given_up = view.task_state == TaskState::Over
+            && !view.between_revisions
+            && has_closed_gate(view, view.pod.task.as_ref());
+        if idle && (is_complete || is_given_up) {
             self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: true });
         }
     }
@@ -555,8 +565,7 @@ fn last_unfinished<'a>(view: &PodView<'a>) -> Option<&'a PodTask> {
 fn has_closed_gate(view: &PodView<'_>, task: Option<&PodTask>) -> bool {
     let answer = view.pod.answer.as_ref().filter(|answer| answer.phase == Phase::Failed);
     let has_failed = answer.is_some_and(|answer| answer.step.is_some_and(|step| step >= Step::Swap));
-    let took_over = view.pod.foreign.is_some() || task.is_some_and(|task| task.gate_closed);
-    view.pod.gate_left_closed && took_over && !has_failed
+    view.pod.gate_left_closed && task.is_some_and(|task| task.gate_closed) && !has_failed
 }
 
 /// `task`, which does not complete, with its target among the revisions whose labels and annotations containers may have: the

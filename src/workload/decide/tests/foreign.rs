@@ -74,6 +74,10 @@ fn a_container_that_its_kubelet_restarts_is_waited_for_and_then_reported() {
 fn images_that_were_not_written_are_swapped_by_a_request() {
     let (draft, mut sight) = taken_over(update(&["app"], &[]), "InplaceUpdate");
     sight.pod("web-a").images = vec![("app".to_owned(), "app:1".to_owned())];
+    assert!(
+        gates(&step(&mut sight, &draft)).is_empty(),
+        "the task says first that the gate is closed by this controller"
+    );
     let decision = sight.decide(&draft);
     assert_eq!(gates(&decision), [("web-a", false)], "the gate first, so that the agent opens it at the end");
     assert!(decision.requested().is_empty());
@@ -103,6 +107,7 @@ fn a_new_template_waits_for_the_update_that_is_under_way_but_not_for_one_that_is
     let decision = sight.decide(&draft);
     assert!(gates(&decision).is_empty() && !decision.requested().contains(&"web-a"));
     sight.now = at(3600);
+    step(&mut sight, &draft);
     let decision = sight.decide(&draft);
     assert_eq!(gates(&decision), [("web-a", false)]);
     sight.pod("web-a").foreign = None;
@@ -144,6 +149,7 @@ fn a_gate_that_the_controller_has_closed_opens_when_the_update_is_taken_back() {
         for pod in &mut sight.pods[1..] {
             pod.label.clone_from(&old);
         }
+        step(&mut sight, &draft);
         assert_eq!(gates(&step(&mut sight, &draft)), [("web-a", false)]);
         let pod = sight.pod("web-a");
         pod.foreign.as_mut().unwrap().gate_closed = false;
