@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::request::ContainerRequest;
-use crate::api::status::{Phase, Step};
+use crate::api::status::{Phase, Status, Step};
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
@@ -30,7 +30,7 @@ use crate::workload::new_pod;
 use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
 use crate::workload::survey::is_early;
-use crate::workload::update::{Picks, Wanted, spare};
+use crate::workload::update::{BROKEN_AFTER, Picks, Wanted, spare};
 use crate::workload::view::{PodView, left_environments, was_touched};
 
 mod claims;
@@ -188,7 +188,8 @@ impl<'a> Planner<'_, 'a> {
             seconds: 0,
             labelled: None,
             environments: self.environments(view),
-            gate_closed: last_unfinished(view).is_some_and(|last| last.gate_closed),
+            gate_closed: view.pod.gate_left_closed
+                && last_unfinished(view).is_some_and(|last| last.gate_closed),
             claims: Vec::new(),
             note: String::new(),
         };
@@ -349,7 +350,8 @@ impl<'a> Planner<'_, 'a> {
         }
         patch.send(&request);
         let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
-        let ordered = PodTask { at, seconds, ..task.at_stage(Stage::Ordered, "") };
+        let gate_closed = task.gate_closed && view.pod.gate_left_closed;
+        let ordered = PodTask { at, seconds, gate_closed, ..task.at_stage(Stage::Ordered, "") };
         self.patch(view, &ordered, patch, why);
     }
 
@@ -471,12 +473,24 @@ impl<'a> Planner<'_, 'a> {
     fn open_foreign_gate(&mut self, view: &PodView<'_>) {
         let idle = !matches!(view.task_state, TaskState::Busy { .. }) && !view.is_taken();
         let is_complete = view.foreign_step(self.input.now) == Some(ForeignStep::Open);
+        let (task, answer) = (view.pod.task.as_ref(), view.pod.answer.as_ref());
+        let is_of = |task: &PodTask, answer: &Status| task.id() == answer.id && answer.phase.is_terminal();
+        // After the request of another client, the gate may be closed for another reason.
+        let is_ours = answer.is_none_or(|answer| task.is_some_and(|task| is_of(task, answer)));
         let is_given_up = view.task_state == TaskState::Over
-            && !view.between_revisions
-            && has_closed_gate(view, view.pod.task.as_ref());
+            && self.has_its_images(view)
+            && is_ours
+            && has_closed_gate(view, task);
         if idle && (is_complete || is_given_up) {
             self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: true });
         }
+    }
+
+    /// True if the pod is at its revision, with each of its images.
+    fn has_its_images(&self, view: &PodView<'_>) -> bool {
+        let own = self.input.template(&view.pod.label);
+        let is_right = |(name, image)| view.pod.image(name) == Some(image);
+        !view.between_revisions && own.is_some_and(|own| own.images().all(is_right))
     }
 
     /// Makes a surge pod a regular pod.
@@ -550,7 +564,8 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
         let again =
             task.filter(|task| task.stage == Stage::Unanswered).map(|task| later(task.at, RETRY_AFTER));
         let stuck = view.pod.foreign.as_ref().and_then(ForeignUpdate::stuck_at);
-        [available, silent, lost, again, stuck]
+        let broken = view.pod.unready_since.map(|since| later(since, BROKEN_AFTER));
+        [available, silent, lost, again, stuck, broken]
     });
     times.flatten().filter_map(later_than_now).min()
 }

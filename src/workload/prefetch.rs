@@ -89,7 +89,7 @@ fn written(actions: &[Action]) -> BTreeMap<String, Written> {
             let sends = patch.annotations.get(annotation::REQUEST).is_some_and(Option::is_some);
             Some((pod.name.clone(), if sends { Written::Request } else { Written::Patch }))
         }
-        Action::DeletePod { pod, .. } | Action::Resize { pod, .. } => {
+        Action::DeletePod { pod, .. } | Action::Resize { pod, .. } | Action::SetGate { pod, .. } => {
             Some((pod.name.clone(), Written::Other))
         }
         _ => None,

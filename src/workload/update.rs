@@ -10,6 +10,8 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
+
 use crate::api::game_deployment::UpdateType;
 use crate::podtask::budget::Budget;
 use crate::podtask::disruption::DisruptionAllowance;
@@ -25,6 +27,10 @@ use crate::workload::input::ReconcileInput;
 use crate::workload::order;
 use crate::workload::survey::{Route, Survey, is_early, needs_repair};
 use crate::workload::view::PodView;
+
+/// How long a pod is not Ready before it takes the place of one that waits. A pod that is not Ready for a moment costs no other
+/// one the hook that it has passed or waits for.
+pub const BROKEN_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// A task that a pod is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,19 +106,25 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTre
         !allocation.is_held(view) && current.as_ref().is_some_and(|current| group_of(input, view) != *current)
     };
     let next: Vec<_> = next.into_iter().filter(|view| !waits(view)).collect();
-    for view in next {
-        match allocation.wanted(view) {
-            Some(wanted) if allocation.budget.allows(view.available) => allocation.begin(view, wanted),
-            Some(_) => {}
-            None => allocation.relabel(view),
-        }
+    // Tasks that wait until other pods are available. A broken pod comes before them: its update may be what they wait for.
+    let (broken, rest): (Vec<_>, Vec<_>) =
+        next.into_iter().partition(|view| !blocked.is_empty() && is_broken(input, view));
+    for view in broken {
+        allocation.next(view);
     }
-    // Tasks that wait until other pods are available. A pod that is not available comes before them: its update may be
-    // what they wait for.
     for (view, wanted) in blocked {
         allocation.keep(view, wanted);
     }
+    for view in rest {
+        allocation.next(view);
+    }
     allocation.picks
+}
+
+/// True if the pod does not serve and will hardly do so by itself.
+fn is_broken(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
+    let is_unready = || view.pod.unready_since.is_some_and(|since| later(since, BROKEN_AFTER) <= input.now);
+    !view.available && (view.between_revisions || view.pod.foreign.is_some() || is_unready())
 }
 
 /// The group of a pod by the keys of `priority`.
@@ -226,6 +238,15 @@ impl<'s, 'a> Allocation<'s, 'a> {
             }
         }
         self.allocate(view, wanted);
+    }
+
+    /// Begins a task of a pod without one, or gives it other labels.
+    fn next(&mut self, view: &PodView<'a>) {
+        match self.wanted(view) {
+            Some(wanted) if self.budget.allows(view.available) => self.begin(view, wanted),
+            Some(_) => {}
+            None => self.relabel(view),
+        }
     }
 
     /// Leaves `view` its task if the limits allow it. Whether the `PodDisruptionBudget`s allow it now is decided when its hook

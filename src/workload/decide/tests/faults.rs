@@ -295,6 +295,11 @@ fn a_pod_that_breaks_is_updated_before_one_that_waits_until_others_are_available
     let chosen = sight.pods.iter().position(|pod| pod.task.is_some()).unwrap();
     let broken = (chosen + 1) % 3;
     sight.pods[broken].ready_since = None;
+    sight.pods[broken].unready_since = Some(sight.now);
+    let decision = step(&mut sight, &new);
+    assert!(sight.pods[chosen].task.as_ref().unwrap().stage == Stage::Chosen, "it may be Ready again soon");
+    assert_eq!(decision.requeue_at, Some(at(60)));
+    sight.now = at(60);
     let mut requested = Vec::new();
     for _ in 0..3 {
         requested.extend(step(&mut sight, &new).requested().into_iter().map(str::to_owned));
