@@ -31,7 +31,7 @@ use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
 use crate::workload::survey::is_early;
 use crate::workload::update::{BROKEN_AFTER, Picks, Wanted, spare};
-use crate::workload::view::{PodView, left_environments, was_touched};
+use crate::workload::view::{PodView, is_own, left_environments, was_touched};
 
 mod claims;
 mod resize;
@@ -474,9 +474,11 @@ impl<'a> Planner<'_, 'a> {
         let idle = !matches!(view.task_state, TaskState::Busy { .. }) && !view.is_taken();
         let is_complete = view.foreign_step(self.input.now) == Some(ForeignStep::Open);
         let (task, answer) = (view.pod.task.as_ref(), view.pod.answer.as_ref());
-        let is_of = |task: &PodTask, answer: &Status| task.id() == answer.id && answer.phase.is_terminal();
+        let is_over = |task: &PodTask, answer: &Status| {
+            answer.phase.is_terminal() && is_own(answer, task, &self.input.revisions)
+        };
         // After the request of another client, the gate may be closed for another reason.
-        let is_ours = answer.is_none_or(|answer| task.is_some_and(|task| is_of(task, answer)));
+        let is_ours = answer.is_none_or(|answer| task.is_some_and(|task| is_over(task, answer)));
         let is_given_up = view.task_state == TaskState::Over
             && self.has_its_images(view)
             && is_ours

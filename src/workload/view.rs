@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::pod_template::PodTemplate;
-use crate::api::status::{Phase, Step};
+use crate::api::status::{Phase, Status, Step};
 use crate::podtask::foreign::ForeignStep;
 use crate::podtask::pod::Pod;
 use crate::podtask::state::{Stage, TaskState};
@@ -155,11 +155,15 @@ fn is_half_written(pod: &Pod) -> bool {
 /// nothing is touched, and the gate is open again.
 pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
     let (Some(task), Some(answer)) = (&pod.task, &pod.answer) else { return false };
-    let Some((hash, number)) = answer.id.rsplit_once('-') else { return false };
-    let ours = number.parse().is_ok_and(|number: u32| number <= task.number)
-        && templates.keys().any(|revision| revision.rsplit('-').next() == Some(hash));
     let touched = answer.step.is_some_and(|step| step >= Step::Swap);
-    ours && answer.phase == Phase::Failed && touched && task.stage != Stage::Done
+    is_own(answer, task, templates) && answer.phase == Phase::Failed && touched && task.stage != Stage::Done
+}
+
+/// True if the agent answered a request of the controller: that of the task or of an earlier one.
+pub(super) fn is_own(answer: &Status, task: &PodTask, templates: &Templates<'_>) -> bool {
+    let Some((hash, number)) = answer.id.rsplit_once('-') else { return false };
+    number.parse().is_ok_and(|number: u32| number <= task.number)
+        && templates.keys().any(|revision| revision.rsplit('-').next() == Some(hash))
 }
 
 /// True when the container `name` has the image of another revision than the pod's own.
