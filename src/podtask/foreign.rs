@@ -66,7 +66,7 @@ struct Grace {
 impl ForeignUpdate {
     /// Reads it from a pod. An annotation that is malformed counts as absent.
     pub fn read(pod: &core::Pod) -> Option<Self> {
-        let gate_closed = is_closed(pod);
+        let gate_closed = is_closed(pod, workload_key::UPDATE_GATE);
         let grace: Grace = parsed(pod, workload_key::UPDATE_GRACE);
         let image = |name: &str| {
             let container = pod.spec.as_ref()?.containers.iter().find(|container| container.name == name)?;
@@ -111,10 +111,11 @@ fn parsed<T: Default + serde::de::DeserializeOwned>(pod: &core::Pod, key: &str) 
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-fn is_closed(pod: &core::Pod) -> bool {
+/// True if the readiness gate is closed for this reason.
+pub(super) fn is_closed(pod: &core::Pod, reason: &str) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut gates = conditions.filter(|condition| condition.type_ == annotation::GATE);
-    gates.any(|gate| gate.status == "False" && gate.reason.as_deref() == Some(workload_key::UPDATE_GATE))
+    gates.any(|gate| gate.status == "False" && gate.reason.as_deref() == Some(reason))
 }
 
 /// True when the container runs `image`: it has another image ID than before, or, if the new image has the ID of the

@@ -10,7 +10,7 @@ use crate::api::quantity::Quantity;
 use crate::api::request::Request;
 use crate::api::status::Status;
 use crate::api::{annotation, workload_key};
-use crate::podtask::foreign::ForeignUpdate;
+use crate::podtask::foreign::{self, ForeignUpdate};
 use crate::podtask::resources::{self, Field, Resize, Resources};
 use crate::podtask::state::TaskState;
 use crate::podtask::task::PodTask;
@@ -157,11 +157,7 @@ impl Pod {
             gated: spec
                 .and_then(|spec| spec.readiness_gates.as_ref())
                 .is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == annotation::GATE)),
-            gate_left_closed: conditions.iter().any(|condition| {
-                condition.type_ == annotation::GATE
-                    && condition.status == "False"
-                    && condition.reason.as_deref() == Some(annotation::GATE_FAILED)
-            }),
+            gate_left_closed: foreign::is_closed(pod, annotation::GATE_FAILED),
             surge: label(workload_key::SURGE).as_deref() == Some("true"),
             leaving: annotation(workload_key::LEAVING) == Some("true"),
             task: metadata

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::request::ContainerRequest;
-use crate::api::status::{Phase, Status, Step};
+use crate::api::status::Status;
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
@@ -31,7 +31,7 @@ use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
 use crate::workload::survey::is_early;
 use crate::workload::update::{BROKEN_AFTER, Picks, Wanted, spare};
-use crate::workload::view::{PodView, is_own, left_environments, was_touched};
+use crate::workload::view::{PodView, has_failed_midway, is_own, left_environments, was_touched};
 
 mod claims;
 mod resize;
@@ -154,7 +154,7 @@ impl<'a> Planner<'_, 'a> {
     /// The pod has the images of the template: its labels and annotations follow.
     fn relabel(&mut self, view: &PodView<'_>, task: Option<&PodTask>) {
         if has_closed_gate(view, task) {
-            return self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: true });
+            return self.set_gate(view, true);
         }
         let change = self.change(view, self.input.update_name());
         match task {
@@ -322,7 +322,7 @@ impl<'a> Planner<'_, 'a> {
         let targets = self.targets(view, task);
         if targets.is_empty() {
             if has_closed_gate(view, Some(task)) {
-                self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: true });
+                self.set_gate(view, true);
             } else if !self.begins_resize(view, task) {
                 // No container differs any more: only resources did, or another client has made the change in the meantime.
                 self.end(view, task, &End::done());
@@ -337,7 +337,7 @@ impl<'a> Planner<'_, 'a> {
                 return self.patch(view, &chosen, PodPatch::default(), Why::Chosen);
             }
             // The agent opens only a gate that is closed as this project closes it. The request follows.
-            return self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: false });
+            return self.set_gate(view, false);
         }
         let Some(order) = request::order(input, view, &targets) else { return };
         if !self.is_labelled(view, task) || self.begins_resize(view, task) {
@@ -484,8 +484,12 @@ impl<'a> Planner<'_, 'a> {
             && is_ours
             && has_closed_gate(view, task);
         if idle && (is_complete || is_given_up) {
-            self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open: true });
+            self.set_gate(view, true);
         }
+    }
+
+    fn set_gate(&mut self, view: &PodView<'_>, open: bool) {
+        self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open });
     }
 
     /// True if the pod is at its revision, with each of its images.
@@ -580,8 +584,7 @@ fn last_unfinished<'a>(view: &PodView<'a>) -> Option<&'a PodTask> {
 /// True if the readiness gate is closed because the controller closed it: it took over the update of a bk-bcs operator. A
 /// gate that is closed because an operation failed after it touched the pod is another matter.
 fn has_closed_gate(view: &PodView<'_>, task: Option<&PodTask>) -> bool {
-    let answer = view.pod.answer.as_ref().filter(|answer| answer.phase == Phase::Failed);
-    let has_failed = answer.is_some_and(|answer| answer.step.is_some_and(|step| step >= Step::Swap));
+    let has_failed = view.pod.answer.as_ref().is_some_and(has_failed_midway);
     view.pod.gate_left_closed && task.is_some_and(|task| task.gate_closed) && !has_failed
 }
 

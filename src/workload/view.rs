@@ -155,8 +155,12 @@ fn is_half_written(pod: &Pod) -> bool {
 /// nothing is touched, and the gate is open again.
 pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
     let (Some(task), Some(answer)) = (&pod.task, &pod.answer) else { return false };
-    let touched = answer.step.is_some_and(|step| step >= Step::Swap);
-    is_own(answer, task, templates) && answer.phase == Phase::Failed && touched && task.stage != Stage::Done
+    is_own(answer, task, templates) && has_failed_midway(answer) && task.stage != Stage::Done
+}
+
+/// True if the agent touched the pod for the request and did not complete it.
+pub(super) fn has_failed_midway(answer: &Status) -> bool {
+    answer.phase == Phase::Failed && answer.step.is_some_and(|step| step >= Step::Swap)
 }
 
 /// True if the agent answered a request of the controller: that of the task or of an earlier one.
