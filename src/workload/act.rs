@@ -8,12 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::request::ContainerRequest;
-use crate::api::status::Status;
 use crate::api::workload::HookCondition;
 use crate::api::workload_key;
 use crate::podtask::budget::Budget;
 use crate::podtask::disruption::{ASK_AGAIN, DisruptionAllowance};
-use crate::podtask::foreign::{ForeignStep, ForeignUpdate};
+use crate::podtask::foreign::ForeignUpdate;
 use crate::podtask::node_load::NodeLoad;
 use crate::podtask::state::{End, Stage, TaskState};
 use crate::podtask::task::{Labelled, PodTask, Purpose, RETRY_AFTER};
@@ -31,10 +30,13 @@ use crate::workload::request;
 use crate::workload::scale::{Clear, Scaling};
 use crate::workload::survey::is_early;
 use crate::workload::update::{BROKEN_AFTER, Picks, Wanted, spare};
-use crate::workload::view::{PodView, has_failed_midway, is_own, left_environments, was_touched};
+use crate::workload::view::{PodView, left_environments, was_touched};
 
 mod claims;
+mod gate;
 mod resize;
+
+use gate::has_closed_gate;
 
 /// How long before a request a kubelet gets the labels and annotations that its containers take into their environment.
 /// Kubelets get each change through a watch, within milliseconds where nothing is overloaded.
@@ -468,37 +470,6 @@ impl<'a> Planner<'_, 'a> {
         patch
     }
 
-    /// Opens the gate that a bk-bcs operator left closed, when the pod's containers run their new images; or the gate that
-    /// the controller closed for a task that was given up, when the pod has the images of its revision.
-    fn open_foreign_gate(&mut self, view: &PodView<'_>) {
-        let idle = !matches!(view.task_state, TaskState::Busy { .. }) && !view.is_taken();
-        let is_complete = view.foreign_step(self.input.now) == Some(ForeignStep::Open);
-        let (task, answer) = (view.pod.task.as_ref(), view.pod.answer.as_ref());
-        let is_over = |task: &PodTask, answer: &Status| {
-            answer.phase.is_terminal() && is_own(answer, task, &self.input.revisions)
-        };
-        // After the request of another client, the gate may be closed for another reason.
-        let is_ours = answer.is_none_or(|answer| task.is_some_and(|task| is_over(task, answer)));
-        let is_given_up = view.task_state == TaskState::Over
-            && self.has_its_images(view)
-            && is_ours
-            && has_closed_gate(view, task);
-        if idle && (is_complete || is_given_up) {
-            self.set_gate(view, true);
-        }
-    }
-
-    fn set_gate(&mut self, view: &PodView<'_>, open: bool) {
-        self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open });
-    }
-
-    /// True if the pod is at its revision, with each of its images.
-    fn has_its_images(&self, view: &PodView<'_>) -> bool {
-        let own = self.input.template(&view.pod.label);
-        let is_right = |(name, image)| view.pod.image(name) == Some(image);
-        !view.between_revisions && own.is_some_and(|own| own.images().all(is_right))
-    }
-
     /// Makes a surge pod a regular pod.
     fn promote(&mut self, view: &PodView<'_>) {
         let labels = BTreeMap::from([(workload_key::SURGE.to_owned(), None)]);
@@ -579,13 +550,6 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
 /// The last task of the pod, unless it succeeded.
 fn last_unfinished<'a>(view: &PodView<'a>) -> Option<&'a PodTask> {
     view.pod.task.as_ref().filter(|last| last.stage != Stage::Done)
-}
-
-/// True if the readiness gate is closed because the controller closed it: it took over the update of a bk-bcs operator. A
-/// gate that is closed because an operation failed after it touched the pod is another matter.
-fn has_closed_gate(view: &PodView<'_>, task: Option<&PodTask>) -> bool {
-    let has_failed = view.pod.answer.as_ref().is_some_and(has_failed_midway);
-    view.pod.gate_left_closed && task.is_some_and(|task| task.gate_closed) && !has_failed
 }
 
 /// `task`, which does not complete, with its target among the revisions whose labels and annotations containers may have: the
