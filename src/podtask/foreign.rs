@@ -64,8 +64,10 @@ struct Grace {
 }
 
 impl ForeignUpdate {
-    /// Reads it from a pod. An annotation that is malformed counts as absent.
-    pub fn read(pod: &core::Pod) -> Option<Self> {
+    /// Reads it from a pod. `taken_over`: the controller has closed the gate for a task of its own, and the gate still is. Then
+    /// containers that the kubelet restarts for that operator are waited for, too. An annotation that is malformed counts
+    /// as absent.
+    pub fn read(pod: &core::Pod, taken_over: bool) -> Option<Self> {
         let gate_closed = is_closed(pod, workload_key::UPDATE_GATE);
         let grace: Grace = parsed(pod, workload_key::UPDATE_GRACE);
         let image = |name: &str| {
@@ -76,7 +78,7 @@ impl ForeignUpdate {
             |(name, wanted): &(&String, &String)| image(name).is_some_and(|now| now != wanted.as_str());
         let unwritten: Vec<_> =
             grace.container_images.iter().filter(differs).map(|(name, _)| name.clone()).collect();
-        if !gate_closed && unwritten.is_empty() {
+        if !gate_closed && unwritten.is_empty() && !taken_over {
             return None;
         }
         let state: State = parsed(pod, workload_key::UPDATE_STATE);
@@ -85,7 +87,10 @@ impl ForeignUpdate {
             !unwritten.contains(name)
                 && image(name).is_some_and(|image| !has_restarted(pod, name, image, before, began))
         });
-        let restarting = restarting.map(|(name, _)| name.clone()).collect();
+        let restarting: Vec<_> = restarting.map(|(name, _)| name.clone()).collect();
+        if !gate_closed && unwritten.is_empty() && restarting.is_empty() {
+            return None;
+        }
         Some(Self { began, gate_closed, unwritten, restarting })
     }
 
@@ -154,6 +159,10 @@ mod tests {
 
     /// A pod as a bk-bcs operator leaves it.
     fn pod(change: impl FnOnce(&mut Value)) -> Option<ForeignUpdate> {
+        read(false, change)
+    }
+
+    fn read(taken_over: bool, change: impl FnOnce(&mut Value)) -> Option<ForeignUpdate> {
         let state = json!({"revision": "web-2", "updateTimestamp": "2026-01-01T00:00:00Z",
             "lastContainerStatuses": {"app": {"imageID": "sha256:old"}}});
         let mut pod = json!({
@@ -166,7 +175,7 @@ mod tests {
             },
         });
         change(&mut pod);
-        ForeignUpdate::read(&serde_json::from_value(pod).unwrap())
+        ForeignUpdate::read(&serde_json::from_value(pod).unwrap(), taken_over)
     }
 
     fn at(second: i64) -> Timestamp {
@@ -236,6 +245,18 @@ mod tests {
             );
             assert_eq!(update.step(at(i64::from(DEADLINE_SECONDS))), ForeignStep::Stuck);
         }
+    }
+
+    #[test]
+    fn after_a_takeover_a_container_that_its_kubelet_restarts_is_still_waited_for() {
+        let reason = |pod: &mut Value| pod["status"]["conditions"][0]["reason"] = json!("InPlaceFailed");
+        let restarts = |pod: &mut Value| {
+            reason(pod);
+            status(pod)["state"] = json!({"waiting": {"reason": "ImagePullBackOff"}});
+        };
+        assert_eq!(read(true, restarts).map(|update| update.step(at(60))), Some(ForeignStep::Wait));
+        assert_eq!(read(true, reason), None, "it runs its new image");
+        assert_eq!(read(false, restarts), None, "an operation of this project failed");
     }
 
     #[test]

@@ -115,8 +115,12 @@ impl Pod {
         };
         let request = Request::parse(annotation(annotation::REQUEST)).ok().flatten();
         let resources = spec.map(resources::of_pod).unwrap_or_default();
+        let task = metadata.annotations.as_ref().and_then(workload_key::task);
+        let task: Option<PodTask> = task.and_then(|text| serde_json::from_str(text).ok());
+        let gate_left_closed = foreign::is_closed(pod, annotation::GATE_FAILED);
+        let taken_over = gate_left_closed && task.as_ref().is_some_and(|task| task.gate_closed);
         Self {
-            foreign: ForeignUpdate::read(pod),
+            foreign: ForeignUpdate::read(pod, taken_over),
             uid: metadata.uid.clone().unwrap_or_default(),
             version: metadata.resource_version.clone().unwrap_or_default(),
             created,
@@ -157,14 +161,10 @@ impl Pod {
             gated: spec
                 .and_then(|spec| spec.readiness_gates.as_ref())
                 .is_some_and(|gates| gates.iter().any(|gate| gate.condition_type == annotation::GATE)),
-            gate_left_closed: foreign::is_closed(pod, annotation::GATE_FAILED),
+            gate_left_closed,
             surge: label(workload_key::SURGE).as_deref() == Some("true"),
             leaving: annotation(workload_key::LEAVING) == Some("true"),
-            task: metadata
-                .annotations
-                .as_ref()
-                .and_then(workload_key::task)
-                .and_then(|text| serde_json::from_str(text).ok()),
+            task,
             request: request.map(|request| request.id),
             prefetch: annotation(workload_key::PREFETCH).map(str::to_owned),
             answer: annotation(annotation::STATUS).and_then(|text| serde_json::from_str(text).ok()),

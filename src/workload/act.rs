@@ -156,7 +156,7 @@ impl<'a> Planner<'_, 'a> {
     /// The pod has the images of the template: its labels and annotations follow.
     fn relabel(&mut self, view: &PodView<'_>, task: Option<&PodTask>) {
         if has_closed_gate(view, task) {
-            return self.set_gate(view, true);
+            return self.open_own_gate(view);
         }
         let change = self.change(view, self.input.update_name());
         match task {
@@ -324,7 +324,7 @@ impl<'a> Planner<'_, 'a> {
         let targets = self.targets(view, task);
         if targets.is_empty() {
             if has_closed_gate(view, Some(task)) {
-                self.set_gate(view, true);
+                self.open_own_gate(view);
             } else if !self.begins_resize(view, task) {
                 // No container differs any more: only resources did, or another client has made the change in the meantime.
                 self.end(view, task, &End::done());
@@ -347,8 +347,8 @@ impl<'a> Planner<'_, 'a> {
         }
         let request = request::build(input.spec, view.pod, task, targets, order);
         let mut patch = PodPatch::default();
-        if view.pod.foreign.is_some() {
-            patch = self.rest_of_foreign(task);
+        if let Some(update) = &view.pod.foreign {
+            patch = self.rest_of_foreign(task, update);
         }
         patch.send(&request);
         let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
@@ -459,7 +459,7 @@ impl<'a> Planner<'_, 'a> {
 
     /// What a bk-bcs operator would have written with the images: the labels and annotations of the template, and
     /// that nothing is left to write.
-    fn rest_of_foreign(&self, task: &PodTask) -> PodPatch {
+    fn rest_of_foreign(&self, task: &PodTask, update: &ForeignUpdate) -> PodPatch {
         let set = |all: BTreeMap<String, String>| all.into_iter().map(|(key, value)| (key, Some(value)));
         let mut patch = PodPatch::default();
         if let Some(template) = self.input.template(&task.target) {
@@ -467,6 +467,10 @@ impl<'a> Planner<'_, 'a> {
             patch.annotations.extend(set(template.annotations()));
         }
         patch.annotations.insert(workload_key::UPDATE_GRACE.to_owned(), None);
+        if update.restarting.is_empty() {
+            // From now on the agent says which images run. If it refuses them, the containers keep those of before.
+            patch.annotations.insert(workload_key::UPDATE_STATE.to_owned(), None);
+        }
         patch
     }
 

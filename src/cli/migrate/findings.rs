@@ -226,7 +226,7 @@ fn difference(old: &PodTemplate, new: &PodTemplate) -> String {
 /// Updates in place that are not complete.
 fn updates(owned: &Owned<'_>, now: Timestamp) -> Vec<Finding> {
     let finding = |pod: &&Pod| {
-        let update = ForeignUpdate::read(pod)?;
+        let update = ForeignUpdate::read(pod, false)?;
         let name = pod.name_any();
         Some(match update.step(now) {
             ForeignStep::Open => {

@@ -4,7 +4,7 @@
 use super::Planner;
 use crate::api::status::Status;
 use crate::podtask::foreign::ForeignStep;
-use crate::podtask::state::TaskState;
+use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::PodTask;
 use crate::podtask::write::VersionedRef;
 use crate::workload::action::Action;
@@ -12,7 +12,7 @@ use crate::workload::view::{PodView, has_failed_midway, is_own};
 
 impl Planner<'_, '_> {
     /// Opens the gate that a bk-bcs operator left closed, when the pod's containers run their new images; or the gate that
-    /// the controller closed for a task that was given up, when the pod has the images of its revision.
+    /// the controller closed for a task that is over, when the pod has the images of one revision: nothing was touched.
     pub(super) fn open_foreign_gate(&mut self, view: &PodView<'_>) {
         let idle = !matches!(view.task_state, TaskState::Busy { .. }) && !view.is_taken();
         let is_complete = view.foreign_step(self.input.now) == Some(ForeignStep::Open);
@@ -23,10 +23,21 @@ impl Planner<'_, '_> {
         // After the request of another client, the gate may be closed for another reason.
         let is_ours = answer.is_none_or(|answer| task.is_some_and(|task| is_over(task, answer)));
         let is_given_up = view.task_state == TaskState::Over
-            && self.has_its_images(view)
+            && view.last_failure(self.input.update_name()) != Some(Stage::Unanswered)
+            && self.has_images_of_one_revision(view)
             && is_ours
             && has_closed_gate(view, task);
-        if idle && (is_complete || is_given_up) {
+        if idle && is_complete {
+            self.set_gate(view, true);
+        } else if idle && is_given_up {
+            self.open_own_gate(view);
+        }
+    }
+
+    /// Opens the gate that the controller closed, unless a container does not run its new image yet, which a bk-bcs
+    /// operator has written.
+    pub(super) fn open_own_gate(&mut self, view: &PodView<'_>) {
+        if view.pod.foreign.as_ref().is_none_or(|update| update.restarting.is_empty()) {
             self.set_gate(view, true);
         }
     }
@@ -35,11 +46,10 @@ impl Planner<'_, '_> {
         self.acts.actions.push(Action::SetGate { pod: VersionedRef::of(view.pod), open });
     }
 
-    /// True if the pod is at its revision, with each of its images.
-    fn has_its_images(&self, view: &PodView<'_>) -> bool {
-        let own = self.input.template(&view.pod.label);
+    /// True if the pod has each image of one of the revisions.
+    fn has_images_of_one_revision(&self, view: &PodView<'_>) -> bool {
         let is_right = |(name, image)| view.pod.image(name) == Some(image);
-        !view.between_revisions && own.is_some_and(|own| own.images().all(is_right))
+        self.input.revisions.values().any(|revision| revision.images().all(is_right))
     }
 }
 

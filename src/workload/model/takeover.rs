@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::workload::fixtures::Draft;
 
 use super::world::World;
-use super::{AgentMove, ForeignMove, Move, check_all, originals, updates};
+use super::{AgentMove, ForeignMove, Move, check_all, moves as any_moves, originals, updates};
 
 /// What the operator leaves, by index of the pod.
 fn left() -> impl Strategy<Value = Vec<Move>> {
@@ -36,6 +36,27 @@ fn changed(draft: Draft) -> World {
     world.come_to_rest();
     world.make(&Move::Image(2));
     world
+}
+
+/// How many of the moves are those of the operator.
+fn of_operator(moves: &[Move]) -> usize {
+    moves.iter().take_while(|one| matches!(one, Move::Foreign(..) | Move::ForgetReport)).count()
+}
+
+/// With everything else that happens to a workload: lost nodes, resizes, changes of labels and of `replicas`, deletions.
+#[test]
+fn a_takeover_ends_as_the_spec_says_whatever_else_happens() {
+    let moves = prop_oneof![
+        15 => any_moves(),
+        3 => (0..8_usize).prop_map(Move::Restart),
+    ];
+    check_all(&cases(moves), |(draft, moves)| {
+        let mut world = changed(draft);
+        moves.iter().for_each(|one| world.make(one));
+        world.come_to_rest();
+        world.check_rest();
+        Ok(())
+    });
 }
 
 #[test]
@@ -74,15 +95,10 @@ fn a_takeover_without_a_failure_restarts_only_the_containers_with_the_old_image(
         let held = draft.spec().update.partition.held_back(draft.spec().replicas);
         let mut world = changed(draft);
         let originals = world.uids();
-        let (mut written, mut graced) = (Vec::new(), Vec::new());
-        for (at, one) in moves.iter().enumerate() {
-            world.make(one);
-            if matches!(one, Move::Foreign(..))
-                && !moves[at + 1..].iter().any(|one| matches!(one, Move::Foreign(..)))
-            {
-                (written, graced) = (world.foreign_uids(true), world.foreign_uids(false));
-            }
-        }
+        let (left, moves) = moves.split_at(of_operator(&moves));
+        left.iter().for_each(|one| world.make(one));
+        let (written, graced) = (world.foreign_uids(true), world.foreign_uids(false));
+        moves.iter().for_each(|one| world.make(one));
         world.come_to_rest();
         world.check_rest();
         for uid in &originals {

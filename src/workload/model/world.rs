@@ -459,7 +459,7 @@ impl World {
             Phase::Cancelled | Phase::Refused if !self.gates.contains_key(&uid) => {
                 pod.ready_since = Some(now);
             }
-            Phase::Failed if step >= Step::Swap => drop(self.gates.insert(uid.clone(), Gate::Left)),
+            Phase::Failed if step >= Step::Swap => drop(self.gates.insert(uid.clone(), Gate::Failed)),
             _ => {}
         }
         let image = pod.image("app").unwrap().to_owned();

@@ -109,7 +109,9 @@ impl Left<'_> {
         self.undone.until("the image cannot be pulled", |status| {
             condition(status, "UpdateFailed")["status"] == "True"
         });
-        assert!(!is(&self.undone.pods()["undone-graced"], "Ready"), "the controller has closed its gate");
+        self.undone.wait("the pod takes traffic with its old image", || {
+            is(&self.undone.pods()["undone-graced"], "Ready").then_some(())
+        });
         self.undone.image("lab/app:v1");
         self.undone.until("the update is taken back", |status| {
             status["updatedReadyReplicas"] == 1 && condition(status, "Progressing")["reason"] == "Complete"

@@ -137,38 +137,90 @@ fn an_undo_of_an_update_whose_images_were_not_written_ends_and_opens_the_gate() 
     assert_eq!(gates(&sight.decide(&undone)), [("web-a", true)]);
 }
 
-/// The controller has closed the gate for its request, and the user takes the update back before anything is touched.
+/// A takeover of an update whose image was not written on one pod. The controller has closed its gate, and sends the request
+/// next.
+fn closed() -> (Draft, Sight) {
+    let (draft, mut sight) = taken_over(update(&["app"], &[]), "InplaceUpdate");
+    let old = sight.revisions[0].name.clone();
+    for pod in &mut sight.pods {
+        pod.images = vec![("app".to_owned(), "app:1".to_owned())];
+    }
+    for pod in &mut sight.pods[1..] {
+        pod.label.clone_from(&old);
+    }
+    step(&mut sight, &draft);
+    assert_eq!(gates(&step(&mut sight, &draft)), [("web-a", false)]);
+    let pod = sight.pod("web-a");
+    pod.foreign.as_mut().unwrap().gate_closed = false;
+    pod.gate_left_closed = true;
+    (draft, sight)
+}
+
+fn send(draft: &Draft, sight: &mut Sight) {
+    assert_eq!(step(sight, draft).requested(), ["web-a"]);
+    sight.pod("web-a").foreign = None;
+}
+
+fn refuse(sight: &mut Sight) {
+    let id = sight.pod("web-a").request.clone().unwrap();
+    sight.pod("web-a").answer = Some(answer(&id, Phase::Refused, Some(Step::Pull)));
+}
+
+/// True if the controller opens the gate within six minutes.
+fn opens(draft: &Draft, sight: &mut Sight) -> bool {
+    (0..6).any(|_| {
+        sight.now += SignedDuration::from_secs(60);
+        gates(&step(sight, draft)).contains(&("web-a", true))
+    })
+}
+
+/// The user takes the update back before anything is touched.
 #[test]
 fn a_gate_that_the_controller_has_closed_opens_when_the_update_is_taken_back() {
     for (sent, refused) in [(false, false), (true, false), (true, true)] {
-        let (draft, mut sight) = taken_over(update(&["app"], &[]), "InplaceUpdate");
-        let old = sight.revisions[0].name.clone();
-        for pod in &mut sight.pods {
-            pod.images = vec![("app".to_owned(), "app:1".to_owned())];
-        }
-        for pod in &mut sight.pods[1..] {
-            pod.label.clone_from(&old);
-        }
-        step(&mut sight, &draft);
-        assert_eq!(gates(&step(&mut sight, &draft)), [("web-a", false)]);
-        let pod = sight.pod("web-a");
-        pod.foreign.as_mut().unwrap().gate_closed = false;
-        pod.gate_left_closed = true;
+        let (draft, mut sight) = closed();
         if sent {
-            assert_eq!(step(&mut sight, &draft).requested(), ["web-a"]);
-            sight.pod("web-a").foreign = None;
+            send(&draft, &mut sight);
         }
         if refused {
-            let id = sight.pod("web-a").request.clone().unwrap();
-            sight.pod("web-a").answer = Some(answer(&id, Phase::Refused, Some(Step::Pull)));
+            refuse(&mut sight);
         }
-        let undone = draft.image("app:1");
-        let opened = (0..6).any(|_| {
-            sight.now += SignedDuration::from_secs(60);
-            gates(&step(&mut sight, &undone)).contains(&("web-a", true))
-        });
+        let opened = opens(&draft.image("app:1"), &mut sight);
         assert!(opened, "sent: {sent}, refused: {refused}: {:#?}", sight.pod("web-a"));
     }
+}
+
+#[test]
+fn a_pod_whose_update_was_refused_takes_traffic_with_its_old_images() {
+    let (draft, mut sight) = closed();
+    send(&draft, &mut sight);
+    refuse(&mut sight);
+    assert!(opens(&draft, &mut sight), "{:#?}", sight.pod("web-a"));
+    // Also while a partition holds the pod back.
+    let (draft, mut sight) = closed();
+    send(&draft, &mut sight);
+    refuse(&mut sight);
+    let held = draft.image("app:3").with("/updateStrategy/partition", json!(3));
+    assert!(opens(&held, &mut sight), "{:#?}", sight.pod("web-a"));
+}
+
+#[test]
+fn a_gate_stays_closed_while_a_container_does_not_run_the_image_of_its_pod() {
+    let stuck = ForeignUpdate { gate_closed: false, ..update(&[], &["app"]) };
+    for undone in [false, true] {
+        let (draft, mut sight) = closed();
+        let draft = if undone { draft.image("app:1") } else { draft };
+        // Another client has written the image, and the kubelet restarts the container.
+        sight.pod("web-a").images = vec![("app".to_owned(), "app:2".to_owned())];
+        sight.pod("web-a").foreign = Some(stuck.clone());
+        assert!(!opens(&draft, &mut sight), "{:#?}", sight.pod("web-a"));
+    }
+    // Images of two revisions.
+    let (draft, mut sight) = closed();
+    send(&draft, &mut sight);
+    refuse(&mut sight);
+    sight.pod("web-a").images = vec![("app".to_owned(), "app:7".to_owned())];
+    assert!(!opens(&draft, &mut sight), "{:#?}", sight.pod("web-a"));
 }
 
 #[test]

@@ -26,8 +26,10 @@ const APP: &str = "app";
 pub(super) enum Gate {
     /// As a bk-bcs operator closes it.
     ByOperator,
-    /// As a failed operation leaves it, or the controller before its first request.
-    Left,
+    /// As the controller closes it before its first request.
+    ByController,
+    /// As an operation leaves it that failed after it touched the pod.
+    Failed,
 }
 
 /// What the operator wrote on a pod, and what its container runs.
@@ -102,11 +104,17 @@ impl World {
         let same = |one: &&mut Pod| one.uid == pod.uid && one.version == pod.version;
         let Some(pod) = self.pods.iter_mut().find(same) else { return };
         if open {
-            self.gates.remove(&pod.uid);
+            let gate = self.gates.remove(&pod.uid);
+            assert_ne!(
+                gate,
+                Some(Gate::Failed),
+                "{}: an operation failed after it touched the pod",
+                pod.name
+            );
             let runs = self.marks.get(&pod.uid).map(|marks| marks.runs.as_str());
             pod.ready_since = (!is_on(pod, &self.lost) && runs == pod.image(APP)).then_some(self.now);
         } else {
-            self.gates.insert(pod.uid.clone(), Gate::Left);
+            self.gates.insert(pod.uid.clone(), Gate::ByController);
         }
         pod.version.push('g');
     }
@@ -127,9 +135,11 @@ impl World {
     pub(super) fn report_gates(&mut self) {
         for pod in &mut self.pods {
             let gate = self.gates.get(&pod.uid).filter(|_| !self.open.contains_key(&pod.uid));
-            pod.gate_left_closed = gate == Some(&Gate::Left);
+            pod.gate_left_closed = matches!(gate, Some(Gate::ByController | Gate::Failed));
+            let taken_over = pod.gate_left_closed && pod.task.as_ref().is_some_and(|task| task.gate_closed);
             let marks = self.marks.get(&pod.uid);
-            pod.foreign = marks.and_then(|marks| ForeignUpdate::read(&marked(pod, marks, gate.copied())));
+            pod.foreign =
+                marks.and_then(|marks| ForeignUpdate::read(&marked(pod, marks, gate.copied()), taken_over));
         }
     }
 
@@ -140,7 +150,8 @@ impl World {
             let pod = |name: &str| self.pods.iter().find(|pod| pod.name == name).unwrap();
             match action {
                 Action::DeletePod { pod: one, why: Why::Recreate }
-                | Action::PatchPod { pod: one, why: Why::Resize | Why::InPlace, .. } => {
+                | Action::PatchPod { pod: one, why: Why::Resize | Why::InPlace, .. }
+                | Action::SetGate { pod: one, open: false } => {
                     let step = pod(&one.name).foreign.as_ref().map(|update| update.step(self.now));
                     assert_ne!(step, Some(ForeignStep::Wait), "{} is restarted by its kubelet", one.name);
                 }
@@ -148,12 +159,7 @@ impl World {
                     let pod = pod(&one.name);
                     assert!(!self.open.contains_key(&pod.uid), "an agent works on {}", one.name);
                     let runs = self.marks.get(&pod.uid).map(|marks| marks.runs.as_str());
-                    let waits = pod.foreign.is_none();
-                    assert!(
-                        waits || runs == pod.image(APP),
-                        "{} takes traffic with an old container",
-                        one.name
-                    );
+                    assert_eq!(runs, pod.image(APP), "{} takes traffic with an old container", one.name);
                 }
                 _ => {}
             }
@@ -188,7 +194,7 @@ fn marked(pod: &Pod, marks: &Marks, gate: Option<Gate>) -> k8s_openapi::api::cor
     let (status, reason) = match gate {
         None => ("True", annotation::GATE_READY),
         Some(Gate::ByOperator) => ("False", workload_key::UPDATE_GATE),
-        Some(Gate::Left) => ("False", annotation::GATE_FAILED),
+        Some(Gate::ByController | Gate::Failed) => ("False", annotation::GATE_FAILED),
     };
     let started = marks.began - SignedDuration::from_hours(1);
     let object = json!({
