@@ -10,7 +10,7 @@ use inplace::api::status::Status;
 use inplace::operation::group::GroupMembership;
 use inplace::operation::outcome::Outcome;
 use inplace::operation::report;
-use inplace::operation::snapshot::{GroupSignal, RestartPolicy};
+use inplace::operation::snapshot::{Container, GroupSignal, RestartPolicy};
 use inplace::operation::state::Operation;
 use inplace::podtask::disruption::DisruptionAllowance;
 use inplace::podtask::priority::NodeLabels;
@@ -279,10 +279,18 @@ impl Member {
         self.agent.as_ref().map(|agent| &agent.operation)
     }
 
-    /// When its last container had stopped; `None` if one never stopped.
-    fn stopped_at(&self) -> Option<Timestamp> {
-        let stops = self.operation()?.targets.iter().map(|target| target.stopped_at);
-        stops.collect::<Option<Vec<_>>>()?.into_iter().max()
+    /// True if a container that ran before the barrier opened at `opened` runs at `at`. One that ended by itself was not stopped.
+    fn runs_at(&self, at: Timestamp, opened: Timestamp) -> bool {
+        let kept = |name: &str| {
+            let is_before = |one: &&Container| {
+                let is_by_kubelet = one.is_instance() && one.operation.is_none();
+                one.name == name && is_by_kubelet && one.started_at.is_some_and(|started| started < opened)
+            };
+            let mut ends = self.world.instances.iter().filter(is_before).map(|one| one.finished_at);
+            ends.any(|end| end.is_none_or(|end| end > at))
+        };
+        let mut targets = self.operation().into_iter().flat_map(|operation| &operation.targets);
+        targets.any(|target| target.stopped_at.map_or_else(|| kept(&target.name), |stop| stop > at))
     }
 
     /// When its agent started the first container again. A kubelet may start what ends by itself while it is prepared.
@@ -440,20 +448,16 @@ fn check_barrier(
     if has_waited || all_waited || was_over {
         return Ok(());
     }
+    let opened = controller.entered(GroupPhase::Start).unwrap_or(started);
     let runs = |other: &&Member| {
         let touched = other.operation().is_some_and(Operation::touched);
-        touched
-            && other.world.scenario.deleted_at.is_none()
-            && other.stopped_at().is_none_or(|at| at > started)
+        touched && other.world.scenario.deleted_at.is_none() && other.runs_at(started, opened)
     };
     match members.iter().find(runs) {
         None => Ok(()),
-        Some(other) => Err(format!(
-            "{} was started at {started}, and {} stopped at {:?}",
-            member.name,
-            other.name,
-            other.stopped_at()
-        )),
+        Some(other) => {
+            Err(format!("{} was started at {started}, while {} still ran", member.name, other.name))
+        }
     }
 }
 
