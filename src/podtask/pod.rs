@@ -52,7 +52,7 @@ pub struct Pod {
     pub host_ip: Option<String>,
     /// The pod's deletion cost.
     pub cost: Option<f64>,
-    /// Number of container restarts, summed over the containers.
+    /// Number of container restarts, summed over the containers with init containers, as a Job counts them.
     pub restarts: i32,
     /// Name and image of each container that can be replaced, as in the pod's spec now: the regular containers, and
     /// after them the native sidecars.
@@ -144,9 +144,10 @@ impl Pod {
             cost: annotation(workload_key::POD_COST)
                 .and_then(|text| text.parse().ok())
                 .filter(|cost: &f64| cost.is_finite()),
-            restarts: status
-                .and_then(|status| status.container_statuses.as_ref())
-                .map_or(0, |containers| containers.iter().map(|container| container.restart_count).sum()),
+            restarts: status.map_or(0, |status| {
+                let lists = [&status.container_statuses, &status.init_container_statuses];
+                lists.into_iter().flatten().flatten().map(|container| container.restart_count).sum()
+            }),
             images: spec.map_or_else(Vec::new, |spec| {
                 let image = |container: &core::Container| container.image.clone().unwrap_or_default();
                 let sidecars = spec.init_containers.iter().flatten();
@@ -305,9 +306,10 @@ mod tests {
                 "containers": [{"name": "app", "image": "app:1"}]},
             "status": {"phase": "Running", "podIP": "10.0.0.1", "hostIP": "10.0.0.2",
                 "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}],
+                "initContainerStatuses": [{"name": "proxy", "restartCount": 1, "image": "", "imageID": "", "ready": true}],
                 "containerStatuses": [{"name": "app", "restartCount": 2, "image": "", "imageID": "", "ready": true}]},
         }));
-        assert_eq!((pod.instance.as_str(), pod.label.as_str(), pod.restarts), ("q78jd", "web-1", 2));
+        assert_eq!((pod.instance.as_str(), pod.label.as_str(), pod.restarts), ("q78jd", "web-1", 3));
         assert_eq!((pod.cost, pod.gated, pod.phase), (Some(-1.5), true, PodPhase::Running));
         assert_eq!(pod.task.as_ref().unwrap().stage, Stage::Chosen);
         assert!(pod.request.is_some());

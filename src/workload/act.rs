@@ -85,7 +85,8 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
         let name = view.pod.name.as_str();
         let leaves = scaling.leave.contains(name).then(Wanted::leave);
         let before = planner.acts.actions.len();
-        planner.pod(view, leaves.or_else(|| picks.tasks.get(name).copied()), picks.relabel.contains(name));
+        let picked = picks.tasks.get(name).or_else(|| picks.resizing.get(name)).copied();
+        planner.pod(view, leaves.or(picked), picks.relabel.contains(name));
         // At most one write per pod and reconcile: each is conditional on the resource version that was read.
         if scaling.promoted.contains(name) && planner.acts.actions.len() == before {
             planner.promote(view);
@@ -215,8 +216,10 @@ impl<'a> Planner<'_, 'a> {
         let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod), input.templates);
         let node_has_capacity = task.deletes() || input.node_has_capacity(&self.load, view);
         let is_early = input.template(&task.target).is_some_and(|target| is_early(input, view, target));
+        // A request of another client, or a group restart, is not replaced by one of the controller.
+        let is_taken = !task.deletes() && view.is_taken();
         let allowed = task.purpose == Purpose::ScaleIn
-            || node_has_capacity && !is_early && self.spare.allows(view.available);
+            || node_has_capacity && !is_early && !is_taken && self.spare.allows(view.available);
         if gate == Gate::Open && allowed {
             match self.claim(view, task) {
                 Ok(claims) => {
@@ -342,7 +345,8 @@ impl<'a> Planner<'_, 'a> {
             return self.set_gate(view, false);
         }
         let Some(order) = request::order(input, view, &targets) else { return };
-        if !self.is_labelled(view, task) || self.begins_resize(view, task) {
+        // A resize may have to wait for its node; the pod keeps its own labels until then.
+        if self.begins_resize(view, task) || !self.is_labelled(view, task) {
             return;
         }
         let request = request::build(input.spec, view.pod, task, targets, order);
@@ -368,7 +372,10 @@ impl<'a> Planner<'_, 'a> {
         }
         let Some(labelled) = &task.labelled else {
             let labelled = Some(Labelled { at: self.input.now, restarts: view.pod.restarts });
-            let task = PodTask { labelled, claims: Vec::new(), ..task.at_stage(Stage::Chosen, "") };
+            let task = match task.stage {
+                Stage::Resizing => PodTask { labelled, ..task.clone() },
+                _ => PodTask { labelled, claims: Vec::new(), ..task.at_stage(Stage::Chosen, "") },
+            };
             self.patch(view, &task, environment::patch(own, target), Why::Chosen);
             self.at(later(self.input.now, LABELS_SEEN));
             return false;
@@ -426,11 +433,12 @@ impl<'a> Planner<'_, 'a> {
     fn patch(&mut self, view: &PodView<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let mut task = task.clone();
         task.gate_closed &= task.stage != Stage::Done;
-        // Its claims were made with the resize.
-        let is_resizing = view.pod.task.as_ref().is_some_and(|last| last.stage == Stage::Resizing);
+        // Claims that were made with the resize.
+        let is_claimed = |last: &PodTask| last.stage == Stage::Resizing && last.claims == task.claims;
+        let is_claimed = view.pod.task.as_ref().is_some_and(is_claimed);
         let claims = match task.stage {
             _ if task.claims.is_empty() => BudgetClaims::None,
-            Stage::Ordered if is_resizing => BudgetClaims::None,
+            Stage::Resizing | Stage::Ordered if is_claimed => BudgetClaims::None,
             Stage::Resizing | Stage::Ordered => BudgetClaims::Claim(task.claims.clone()),
             Stage::Chosen | Stage::Recalled => BudgetClaims::None,
             _ => BudgetClaims::Release(std::mem::take(&mut task.claims)),

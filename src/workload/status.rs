@@ -122,7 +122,7 @@ fn failed_pods(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Update
     };
     let message = format!(
         "{} pods could not be updated and {then}: pod {}: {}; {what}",
-        survey.failed,
+        of_stage(input, Stage::Failed).count(),
         first.pod.name,
         note(first)
     );
@@ -136,13 +136,15 @@ fn unanswered(input: &ReconcileInput<'_>) -> Option<UpdateFailure> {
     Some(UpdateFailure::new("NoAgent", message, false))
 }
 
-/// The pods whose last task towards the newest revision ended at this stage.
+/// The pods whose last task ended at this stage: towards the newest revision, or back to their own if they are between two.
 fn of_stage<'s, 'a>(
     input: &'s ReconcileInput<'a>,
     stage: Stage,
 ) -> impl Iterator<Item = &'s PodView<'a>> + use<'s, 'a> {
     let update = input.update_name();
-    input.views.iter().filter(move |view| view.last_failure(update) == Some(stage))
+    let is_not_back =
+        move |view: &PodView<'_>| view.between_revisions && view.last_failure(&view.pod.label) == Some(stage);
+    input.views.iter().filter(move |view| view.last_failure(update) == Some(stage) || is_not_back(view))
 }
 
 fn note(view: &PodView<'_>) -> String {

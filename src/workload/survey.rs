@@ -212,7 +212,7 @@ pub(super) fn needs_repair(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bo
     view.between_revisions
         && input.spec.is_in_place()
         && input.template(own).is_some()
-        && view.last_failure(own).is_none()
+        && view.last_failure(own) != Some(Stage::Failed)
 }
 
 /// The route of `view`. The difference between two revisions is computed once for all pods.

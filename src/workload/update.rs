@@ -72,6 +72,9 @@ pub struct Picks<'a> {
     pub relabel: BTreeSet<&'a str>,
     /// Names of the `PodDisruptionBudget`s that keep pods from being picked.
     pub budgets: BTreeSet<String>,
+    /// The tasks that pods whose cpu and memory are being resized should have now, by the name of the pod. Without one, no new
+    /// container follows the resize.
+    pub resizing: BTreeMap<&'a str, Wanted<'a>>,
 }
 
 /// Picks the pods, without those in `excluded`.
@@ -96,7 +99,8 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTre
     }
     // Then the next ones.
     let mut next: Vec<_> = pool
-        .into_iter()
+        .iter()
+        .copied()
         .filter(|view| view.task_state == TaskState::Over && may_begin(input, view))
         .collect();
     next.sort_by(|one, other| order_of_update(input, one, other));
@@ -118,6 +122,10 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTre
     for view in rest {
         allocation.next(view);
     }
+    let is_resized = |view: &&&PodView<'_>| view.live().is_some_and(|task| task.stage == Stage::Resizing);
+    let resized = pool.iter().filter(is_resized);
+    let wanted = resized.filter_map(|view| Some((view.pod.name.as_str(), allocation.wanted(view)?)));
+    allocation.picks.resizing = wanted.collect();
     allocation.picks
 }
 
@@ -301,10 +309,11 @@ fn may_begin(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
         return false;
     }
     let again = || view.pod.task.as_ref().is_none_or(|task| later(task.at, RETRY_AFTER) <= input.now);
-    match view.last_failure(input.update_name()) {
-        Some(Stage::Failed) => false,
-        Some(_) => again() && !view.is_taken(),
-        None => !input.spec.is_in_place() || !view.is_taken(),
+    let update = view.last_failure(input.update_name());
+    match update.or_else(|| view.last_failure(&view.pod.label)) {
+        Some(Stage::Failed) if update.is_some() => false,
+        Some(Stage::Unanswered) => again() && !view.is_taken(),
+        _ => !input.spec.is_in_place() || !view.is_taken(),
     }
 }
 

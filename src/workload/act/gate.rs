@@ -49,7 +49,8 @@ impl Planner<'_, '_> {
     /// True if the pod has each image of one of the revisions.
     fn has_images_of_one_revision(&self, view: &PodView<'_>) -> bool {
         let is_right = |(name, image)| view.pod.image(name) == Some(image);
-        self.input.revisions.values().any(|revision| revision.images().all(is_right))
+        let mut revisions = self.input.revisions.values();
+        revisions.any(|revision| revision.images().next().is_some() && revision.images().all(is_right))
     }
 }
 

@@ -30,7 +30,8 @@ impl<'a> Planner<'_, 'a> {
         due
     }
 
-    /// The next step of a task whose pod is being resized: the resize itself, its end, or the request to the agent.
+    /// The next step of a task whose pod is being resized: the resize itself, its end, or the request to the agent. Hours may
+    /// have passed since the task began, so whether the pod may still be updated is decided again.
     pub(super) fn resize(&mut self, view: &PodView<'a>, task: &PodTask, wanted: Option<Wanted<'_>>) {
         let input = self.input;
         self.keys.insert((view.pod.uid.clone(), task.key()));
@@ -43,19 +44,42 @@ impl<'a> Planner<'_, 'a> {
         if !task.note.is_empty() {
             return self.end(view, task, &End::new(Stage::Failed, "", task.note.clone()));
         }
+        let elsewhere = wanted.is_some_and(|wanted| wanted.target != task.target);
+        let goes_on = wanted.is_some() && !elsewhere;
+        if view.is_taken() {
+            // Another client's request is carried out first.
+            return;
+        }
         if let Some(spec) = resize::missing(view, target, &input.revisions) {
             if !input.resizes {
                 let why = NotResizable::NoResize.to_string();
                 return self.end(view, task, &End::new(Stage::Failed, "", why));
             }
+            if !goes_on {
+                return self.give_up(view, task);
+            }
             let pod = VersionedRef::of(view.pod);
             return self.acts.actions.push(Action::Resize { pod, spec, task: task.clone() });
         }
         match resize::answer(view.pod, task, input.now) {
+            Answer::Taken if !goes_on && !self.targets(view, task).is_empty() => self.give_up(view, task),
             Answer::Taken if is_early(input, view, target) => self.await_ready(view, task, target),
-            Answer::Taken => self.execute(view, task),
+            Answer::Taken => self.proceed_resized(view, task),
+            Answer::Waits(_) if elsewhere => self.give_up(view, task),
             Answer::Waits(until) => until.into_iter().for_each(|until| self.at(until)),
             Answer::Never(why) => self.end(view, task, &End::new(Stage::Failed, "", why)),
+        }
+    }
+
+    /// The request that follows the resize. A pod that was not Ready when it was resized was not claimed at its
+    /// `PodDisruptionBudget`s.
+    fn proceed_resized(&mut self, view: &PodView<'_>, task: &PodTask) {
+        if !task.claims.is_empty() || self.targets(view, task).is_empty() {
+            return self.execute(view, task);
+        }
+        match self.claim(view, task) {
+            Ok(claims) => self.execute(view, &PodTask { claims, ..task.clone() }),
+            Err(budget) => drop(self.acts.budgets.insert(budget)),
         }
     }
 

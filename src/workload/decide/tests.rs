@@ -34,6 +34,7 @@ mod new_pods;
 mod prefetch;
 mod priority;
 mod resize;
+mod resize_again;
 mod scale;
 mod seeds;
 mod start_first;

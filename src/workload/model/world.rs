@@ -14,7 +14,7 @@ use crate::api::workload_key;
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
 use crate::podtask::resources::Resize;
-use crate::podtask::state::TaskState;
+use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::Purpose;
 use crate::podtask::write::PodPatch;
 use crate::workload::action::{Action, BudgetClaims, Why};
@@ -506,7 +506,7 @@ impl World {
             }
             self.kubelet();
             self.report_containers();
-            if round % 10 == 0 {
+            if round % 10 == 0 && self.waits_for_retry() {
                 self.retry();
             }
             self.now += SignedDuration::from_secs(31);
@@ -521,6 +521,13 @@ impl World {
             }
         }
         panic!("it does not come to rest: {:#?}", self.decision().actions);
+    }
+
+    /// True if something failed that only a person retries. What nobody has answered is retried by the controller.
+    fn waits_for_retry(&self) -> bool {
+        let has_failed = |pod: &Pod| pod.task.as_ref().is_some_and(|task| task.stage == Stage::Failed);
+        let runs = self.runs.iter().any(|run| run.phase.is_completed() && run.phase != HookPhase::Successful);
+        self.pods.iter().any(has_failed) || runs || self.is_aborted()
     }
 
     /// The uids of the pods that are not being deleted.

@@ -145,11 +145,11 @@ impl World {
                 continue;
             };
             let one = self.pods.iter().find(|one| one.uid == pod.uid).unwrap();
-            // Its claim was made with the resize.
-            let resized = one.task.as_ref().is_some_and(|task| task.stage == Stage::Resizing);
+            let is_claimed = |task: &PodTask| task.stage == Stage::Resizing && !task.claims.is_empty();
+            let is_claimed = one.task.as_ref().is_some_and(is_claimed);
             let has = matches!(claims, BudgetClaims::Claim(_));
-            assert!(has || resized || !one.is_ready(), "{} is touched without a claim", pod.name);
-            assert!(!(has && resized), "{} is claimed twice", pod.name);
+            assert!(has || is_claimed || !one.is_ready(), "{} is touched without a claim", pod.name);
+            assert!(!(has && is_claimed), "{} is claimed twice", pod.name);
             claimed += usize::from(has);
         }
         let allowed = self.disruptions_allowed(least);
