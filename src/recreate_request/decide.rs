@@ -12,10 +12,10 @@ use crate::api::status::Phase;
 use crate::podtask::state::{End, TaskState};
 use crate::podtask::time::{later, whole_seconds};
 use crate::podtask::write::{Event, PodPatch};
-use crate::recreate_request::{Pod, PodRecord, RecreateRequest, request_id, terms};
+use crate::recreate_request::states::{cut, outcome, own_answer, states, summary};
+use crate::recreate_request::withdraw::withdraw;
+use crate::recreate_request::{Pod, PodRecord, RecreateRequest, is_request_of, terms};
 
-/// The longest message of a status, in characters.
-const MAX_MESSAGE: usize = 1024;
 /// The interval at which a pod is looked at that has another operation: it is not watched.
 const WAIT: SignedDuration = SignedDuration::from_secs(2);
 
@@ -46,21 +46,10 @@ pub fn decide(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> De
     if object.before.phase == Some(RecreatePhase::Completed) {
         return completed(object, pod, now);
     }
-    if let Some(pod) = pod {
-        let id = request_id(&object.uid);
-        let is_there = pod.base.request.as_deref() == Some(&id)
-            || pod.base.answer.as_ref().is_some_and(|answer| answer.id == id);
-        let record = pod.record.clone().filter(|record| record.uid == object.uid);
-        // Another client removed the record and not the request: its time counts from the creation of the object.
-        let lost = || PodRecord {
-            name: object.name.clone(),
-            uid: object.uid.clone(),
-            at: object.created,
-            seconds: terms::limit(object, object.created).seconds,
-        };
-        if let Some(record) = record.or_else(|| is_there.then(lost)) {
-            return begun(object, pod, &record, now);
-        }
+    if let Some(pod) = pod
+        && let Some(record) = record(object, pod)
+    {
+        return begun(object, pod, record, now);
     }
     if object.before.phase == Some(RecreatePhase::Recreating) {
         let message = match pod {
@@ -73,16 +62,24 @@ pub fn decide(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> De
     begin(object, pod, now)
 }
 
-/// Withdraws from a pod what an object left that is gone or `Completed`: a request whose end the agent has not reported, so that
-/// no agent accepts it later, and the record.
-pub fn withdraw(pod: &Pod, uid: &str) -> PodPatch {
-    let (id, mut patch) = (request_id(uid), PodPatch::default());
-    if !pod.base.answer.as_ref().is_some_and(|answer| answer.has_ended(&id)) {
-        patch.withdraw(&pod.base, &id);
+/// The record of the object on the pod, if the pod has a request of it or had one.
+fn record(object: &RecreateRequest, pod: &Pod) -> Option<PodRecord> {
+    if let Some(record) = pod.record.as_ref().filter(|record| record.uid == object.uid) {
+        return Some(record.clone());
     }
-    patch.labels.insert(annotation::RECREATE_REQUEST_UID.to_owned(), None);
-    patch.annotations.insert(annotation::RECREATE_REQUEST.to_owned(), None);
-    patch
+    let answered = pod.base.answer.as_ref().map(|answer| &answer.id);
+    let is_own = |id: &&String| is_request_of(&object.uid, id);
+    // Another client removed the record and not the request: its time counts from the creation of the object. The outcomes of
+    // other containers are not known any more.
+    pod.base.request.iter().chain(answered).find(is_own).filter(|_| !terms::is_separate(object))?;
+    Some(PodRecord {
+        name: object.name.clone(),
+        uid: object.uid.clone(),
+        at: object.created,
+        seconds: terms::limit(object, object.created).seconds,
+        container: None,
+        ended: Vec::new(),
+    })
 }
 
 fn completed(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decision {
@@ -112,53 +109,77 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
     if pod.base.node.is_none() {
         return refused(object, &format!("spec.podName: pod {name} is not scheduled to a node"), now);
     }
-    let limit = terms::limit(object, now);
-    if limit.until <= now {
+    let record = PodRecord {
+        name: object.name.clone(),
+        uid: object.uid.clone(),
+        at: now,
+        seconds: 0,
+        container: terms::is_separate(object).then_some(0),
+        ended: Vec::new(),
+    };
+    if terms::limit(object, now).until <= now {
         return failed(
             object,
             "the deadline passed before the request was written: nothing was touched",
             now,
         );
     }
-    let request = match terms::request(object, pod, limit.seconds) {
-        Ok(request) => request,
-        Err(problems) => return refused(object, &problems.join("; "), now),
-    };
+    match send(object, pod, record, now) {
+        Ok(decision) => decision,
+        Err(problem) => refused(object, &problem, now),
+    }
+}
+
+/// Writes the request for `record` as soon as nothing else works on the pod. An error says which fields cannot be carried out.
+fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) -> Result<Decision, String> {
+    let limit = terms::limit(object, now);
+    let request =
+        terms::request(object, pod, &record, limit.seconds).map_err(|problems| problems.join("; "))?;
+    let mut patch = PodPatch::default();
+    let states = states(object, Some((pod, &record)));
+    let has_begun = !record.ended.is_empty();
     // The end of another object's request is recorded first.
-    let other = pod.record.as_ref().filter(|record| record.uid != object.uid && record.is_live(now));
+    let other = pod.record.as_ref().filter(|other| other.uid != object.uid && other.is_live(now));
     if pod.base.is_taken(Some(&request.id)) || other.is_some() {
         let request = pod.base.request.as_deref().unwrap_or("of a group restart");
         let message = match other {
             Some(other) => format!("waiting for ContainerRecreateRequest {} on the pod", other.name),
             None => format!("waiting for another operation on the pod: request {request}"),
         };
-        let again = Some(later(now, WAIT).min(limit.until));
-        return Decision {
-            again,
-            ..reported(object, states(object, None), RecreatePhase::Pending, &message)
-        };
+        let later = later(now, WAIT);
+        let again = Some(if has_begun { later } else { later.min(limit.until) });
+        // What has ended is recorded before another answer replaces that of the agent.
+        let is_new = has_begun && pod.record.as_ref() != Some(&record);
+        patch.annotations.insert(annotation::RECREATE_REQUEST.to_owned(), Some(json!(record).to_string()));
+        let patch = Some(patch).filter(|_| is_new);
+        let phase = if has_begun { RecreatePhase::Recreating } else { RecreatePhase::Pending };
+        return Ok(Decision { again, patch, ..reported(object, states, phase, &message) });
     }
-    let record = PodRecord {
-        name: object.name.clone(),
-        uid: object.uid.clone(),
-        at: now,
-        seconds: request.deadline_seconds,
-    };
-    let mut patch = PodPatch::default();
     patch.send(&request);
+    let container = record.open_container();
+    let record = PodRecord { at: now, seconds: request.deadline_seconds, container, ..record };
     patch.labels.insert(annotation::RECREATE_REQUEST_UID.to_owned(), Some(object.uid.clone()));
     patch.annotations.insert(annotation::RECREATE_REQUEST.to_owned(), Some(json!(record).to_string()));
-    let status = reported(object, states(object, None), RecreatePhase::Recreating, "");
-    Decision { patch: Some(patch), again: Some(later(now, WAIT)), ..status }
+    let status = reported(object, states, RecreatePhase::Recreating, "");
+    Ok(Decision { patch: Some(patch), again: Some(later(now, WAIT)), ..status })
 }
 
-/// The pod has the request, or the agent's answer to it.
-fn begun(object: &RecreateRequest, pod: &Pod, record: &PodRecord, now: Timestamp) -> Decision {
-    let states = states(object, Some(pod));
+/// The pod has a request, or the agent's answer to it.
+fn begun(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) -> Decision {
+    let is_recorded = record.container.is_some_and(|index| record.ended.len() > index);
+    if is_recorded {
+        return next(object, pod, record, now);
+    }
+    let states = states(object, Some((pod, &record)));
     match record.state(&pod.base, now) {
-        TaskState::Ended(end) => ended(object, pod, states, &end, now),
+        TaskState::Ended(end) if record.container.is_some() => {
+            let mut ended = record.ended.clone();
+            ended.push(outcome(pod, &record, &end));
+            next(object, pod, PodRecord { ended, ..record }, now)
+        }
+        TaskState::Ended(end) => self::ended(object, pod, &record, states, &end, now),
         TaskState::Busy { .. } => {
-            let message = own_answer(object, pod).map(|answer| answer.message.clone()).unwrap_or_default();
+            let message = own_answer(pod, &record).map(|answer| answer.message.clone()).unwrap_or_default();
             let lost = later(record.at, SignedDuration::from_secs(record.seconds.into()));
             let again = later(now, WAIT).max(lost);
             Decision { again: Some(again), ..reported(object, states, RecreatePhase::Recreating, &message) }
@@ -167,14 +188,31 @@ fn begun(object: &RecreateRequest, pod: &Pod, record: &PodRecord, now: Timestamp
     }
 }
 
+/// The request for the next container, or the end after the last one.
+fn next(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) -> Decision {
+    let states = states(object, Some((pod, &record)));
+    if record.ended.len() >= object.spec.containers.len() {
+        let message = summary(&states);
+        return close(object, states, &message, now);
+    }
+    let is_late = object.spec.active_deadline_seconds.is_some() && terms::limit(object, now).until <= now;
+    let sent = if is_late {
+        Err("the deadline passed before the request for this container was written".to_owned())
+    } else {
+        send(object, pod, record, now)
+    };
+    sent.unwrap_or_else(|problem| failed_from(object, states, &problem, now))
+}
+
 fn ended(
     object: &RecreateRequest,
     pod: &Pod,
+    record: &PodRecord,
     mut states: Vec<ContainerRecreateState>,
     end: &End,
     now: Timestamp,
 ) -> Decision {
-    let succeeded = own_answer(object, pod).filter(|answer| answer.phase == Phase::Succeeded);
+    let succeeded = own_answer(pod, record).filter(|answer| answer.phase == Phase::Succeeded);
     let message = succeeded.map_or_else(|| end.line(), |answer| answer.message.clone());
     for state in &mut states {
         if succeeded.is_some() {
@@ -198,15 +236,23 @@ fn failed(object: &RecreateRequest, message: &str, now: Timestamp) -> Decision {
         states = self::states(object, None);
     }
     states.truncate(MAX_CONTAINERS);
-    for state in states.iter_mut().filter(|state| state.phase != Some(RecreatePhase::Succeeded)) {
+    failed_from(object, states, message, now)
+}
+
+/// The end with these states, in which what has not ended has failed.
+fn failed_from(
+    object: &RecreateRequest,
+    mut states: Vec<ContainerRecreateState>,
+    message: &str,
+    now: Timestamp,
+) -> Decision {
+    let is_open = |state: &&mut ContainerRecreateState| {
+        !matches!(state.phase, Some(RecreatePhase::Succeeded | RecreatePhase::Failed))
+    };
+    for state in states.iter_mut().filter(is_open) {
         (state.phase, state.message) = (Some(RecreatePhase::Failed), cut(message));
     }
     close(object, states, message, now)
-}
-
-/// The beginning of a text that others have written.
-fn cut(text: &str) -> String {
-    text.chars().take(MAX_MESSAGE).collect()
 }
 
 /// The status `Completed`. The object is decided about once more: the pod's record has to go.
@@ -237,28 +283,4 @@ fn reported(
         container_recreate_states: states,
     };
     Decision { status: Some(new).filter(|new| *new != object.before), ..Decision::default() }
-}
-
-/// The state of each container while the request is not over, as far as the agent has reported it.
-fn states(object: &RecreateRequest, pod: Option<&Pod>) -> Vec<ContainerRecreateState> {
-    // Without valid names there are no states.
-    if terms::malformed(object).is_some() {
-        return Vec::new();
-    }
-    let answer = pod.and_then(|pod| own_answer(object, pod));
-    let state = |name: &String| {
-        let report = answer.and_then(|answer| answer.containers.iter().find(|report| report.name == *name));
-        let phase = match report {
-            Some(report) if report.ready_at.is_some() => RecreatePhase::Succeeded,
-            Some(report) if report.stopped_at.is_some() => RecreatePhase::Recreating,
-            _ => RecreatePhase::Pending,
-        };
-        let is_killed = report.is_some_and(|report| report.stopped_at.is_some());
-        ContainerRecreateState { name: name.clone(), phase: Some(phase), message: String::new(), is_killed }
-    };
-    object.spec.containers.iter().map(|container| state(&container.name)).collect()
-}
-
-fn own_answer<'a>(object: &RecreateRequest, pod: &'a Pod) -> Option<&'a crate::api::status::Status> {
-    pod.base.answer.as_ref().filter(|answer| answer.id == request_id(&object.uid))
 }

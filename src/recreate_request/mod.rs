@@ -9,12 +9,17 @@
 //! The uid of the object is in the id of the request, so that nothing is restarted twice for it. The pod is written before
 //! the status: its record says that the request exists, also if the status was not written.
 //!
+//! A request ends with the first container that fails. With `failurePolicy: Ignore` and several containers each one gets a
+//! request of its own, when the one before has ended; the record has the outcomes.
+//!
 //! Must not carry out an object that OpenKruise serves.
 
 mod decide;
+mod states;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod withdraw;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as core;
@@ -28,7 +33,8 @@ use crate::podtask::pod;
 use crate::podtask::state::{Sent, Stage, TaskState};
 use crate::podtask::time::later;
 
-pub use decide::{Decision, decide, withdraw};
+pub use decide::{Decision, decide};
+pub use withdraw::withdraw;
 
 /// How much longer than its request a record keeps other objects from the pod: its controller may be away.
 const RECORD_SPARE: SignedDuration = SignedDuration::from_mins(2);
@@ -113,9 +119,35 @@ pub struct PodRecord {
     pub at: Timestamp,
     /// Seconds that the request may take.
     pub seconds: u32,
+    /// The index of the container that the request is for; `None`: it is for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<usize>,
+    /// The outcomes of the containers up to this one, as far as they are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<Outcome>,
+}
+
+/// The outcome of the request for one container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outcome {
+    /// Why it failed; empty if it succeeded.
+    pub failure: String,
+    /// True if the container was stopped.
+    pub is_killed: bool,
 }
 
 impl PodRecord {
+    /// The id of the request.
+    fn id(&self) -> String {
+        request_id(&self.uid, self.container)
+    }
+
+    /// The container whose outcome is not known yet, or which is next, if each one has its own request.
+    fn open_container(&self) -> Option<usize> {
+        self.container.map(|_| self.ended.len())
+    }
+
     /// True while the end of the request may still be recorded.
     fn is_live(&self, now: Timestamp) -> bool {
         now < later(self.at, SignedDuration::from_secs(self.seconds.into()).saturating_add(RECORD_SPARE))
@@ -123,13 +155,22 @@ impl PodRecord {
 
     /// The state of the request, given what the pod has at `now`.
     fn state(&self, pod: &pod::Pod, now: Timestamp) -> TaskState {
-        let id = request_id(&self.uid);
+        let id = self.id();
         let sent = Sent { id: &id, stage: Stage::Ordered, at: self.at, seconds: self.seconds };
         sent.state(pod.request.as_deref(), pod.answer.as_ref(), now)
     }
 }
 
-/// The id of the request for the object with this uid.
-pub fn request_id(uid: &str) -> String {
-    format!("recreate-{uid}")
+/// The id of the request for the object with this uid, or of that for the container at this index alone.
+fn request_id(uid: &str, container: Option<usize>) -> String {
+    let all = format!("recreate-{uid}");
+    container.map_or_else(|| all.clone(), |index| format!("{all}-{index}"))
+}
+
+/// True if `id` is that of a request for the object with this uid.
+fn is_request_of(uid: &str, id: &str) -> bool {
+    let rest = id.strip_prefix(&request_id(uid, None));
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('-').is_some_and(|index| index.parse::<usize>().is_ok())
+    })
 }

@@ -8,7 +8,7 @@ use crate::api::request::{
     ContainerRequest, DEADLINE_SECONDS, InvalidRequest, MAX_CONTAINERS, MAX_DEADLINE_SECONDS, Request,
     is_dns_label, is_dns_subdomain,
 };
-use crate::recreate_request::{Pod, RecreateRequest, request_id};
+use crate::recreate_request::{Pod, PodRecord, RecreateRequest, request_id};
 
 /// The most problems that are reported at once.
 const MAX_PROBLEMS: usize = 10;
@@ -49,15 +49,27 @@ pub(super) fn malformed(object: &RecreateRequest) -> Option<String> {
     Some(format!("spec.containers[{index}].name: it is not a name of a container"))
 }
 
-/// The request for `pod`. The error has the fields that cannot be carried out.
-pub(super) fn request(object: &RecreateRequest, pod: &Pod, seconds: u32) -> Result<Request, Vec<String>> {
+/// True if each container gets a request of its own, so that one that fails does not keep the others from being restarted.
+pub(super) fn is_separate(object: &RecreateRequest) -> bool {
+    let ignores = object.spec.strategy.as_ref().is_some_and(|strategy| strategy.failure_policy == "Ignore");
+    ignores && object.spec.containers.len() > 1
+}
+
+/// The request for `pod`: for all containers, or for the one that is next in `record`. The error has the fields that cannot be
+/// carried out.
+pub(super) fn request(
+    object: &RecreateRequest,
+    pod: &Pod,
+    record: &PodRecord,
+    seconds: u32,
+) -> Result<Request, Vec<String>> {
     let spec = &object.spec;
     let strategy = spec.strategy.clone().unwrap_or_default();
     let mut problems: Vec<_> = spec.unknown.keys().map(|field| unknown(&format!("spec.{field}"))).collect();
     for (index, container) in spec.containers.iter().enumerate() {
         problems.extend(of_container(index, container, pod));
     }
-    problems.extend(of_strategy(&strategy, spec.containers.len()));
+    problems.extend(of_strategy(&strategy));
     if spec.active_deadline_seconds.is_some_and(|own| !(1..=i64::from(MAX_DEADLINE_SECONDS)).contains(&own)) {
         problems.push(format!("spec.activeDeadlineSeconds: 1 to {MAX_DEADLINE_SECONDS}"));
     }
@@ -67,7 +79,8 @@ pub(super) fn request(object: &RecreateRequest, pod: &Pod, seconds: u32) -> Resu
     let number = |value: i64| u32::try_from(value).unwrap_or(0);
     let names = spec.containers.iter();
     let names = names.map(|container| ContainerRequest { name: container.name.clone(), image: None });
-    let request = Request {
+    let open = record.open_container();
+    let mut request = Request {
         each_ready: strategy.ordered_recreate,
         grace_period_seconds: number(strategy.unready_grace_period_seconds.unwrap_or(0)),
         min_ready_seconds: number(strategy.min_started_seconds),
@@ -76,12 +89,15 @@ pub(super) fn request(object: &RecreateRequest, pod: &Pod, seconds: u32) -> Resu
         termination_grace_period_seconds: strategy.termination_grace_period_seconds.map(number),
         deadline_seconds: seconds,
         reason: format!("ContainerRecreateRequest {}", object.name),
-        ..Request::new(request_id(&object.uid), names.collect())
+        ..Request::new(request_id(&object.uid, open), names.collect())
     };
     if problems.is_empty()
         && let Err(error) = request.check()
     {
         problems.push(named(&error));
+    }
+    if let Some(next) = open {
+        request.containers = request.containers.into_iter().skip(next).take(1).collect();
     }
     problems.truncate(MAX_PROBLEMS);
     if problems.is_empty() { Ok(request) } else { Err(problems) }
@@ -111,18 +127,12 @@ fn of_container(index: usize, container: &RecreateContainer, pod: &Pod) -> Vec<S
     problems
 }
 
-fn of_strategy(strategy: &RecreateStrategy, containers: usize) -> Vec<String> {
+fn of_strategy(strategy: &RecreateStrategy) -> Vec<String> {
     let mut problems: Vec<_> =
         strategy.unknown.keys().map(|field| unknown(&format!("spec.strategy.{field}"))).collect();
     let mut problem = |field: &str, text: String| problems.push(format!("spec.strategy.{field}: {text}"));
     match strategy.failure_policy.as_str() {
-        "" | "Fail" => {}
-        // With one container nothing is left after its failure.
-        "Ignore" if containers <= 1 => {}
-        "Ignore" => problem(
-            "failurePolicy",
-            "with Ignore name one container: create a ContainerRecreateRequest for each".to_owned(),
-        ),
+        "" | "Fail" | "Ignore" => {}
         other => problem("failurePolicy", format!("`{other}` is none of Fail, Ignore")),
     }
     for (field, value) in [

@@ -6,6 +6,8 @@ use crate::api::request::Request;
 use crate::podtask::write::PodPatch;
 use serde_json::{Value, json};
 
+mod separate;
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000 + second).unwrap()
 }
@@ -103,7 +105,6 @@ fn an_object_becomes_one_request_and_its_answer_the_status() {
 
 #[test]
 fn what_has_no_counterpart_is_refused_by_its_name_and_touches_nothing() {
-    let two = json!([{"name": "app"}, {"name": "side"}]);
     for (spec, words) in [
         (json!({"podName": "gone"}), "spec.podName: pod gone does not exist"),
         (json!({"containers": [{"name": "db"}]}), "spec.containers[0].name: pod web-0 has no container `db`"),
@@ -117,9 +118,10 @@ fn what_has_no_counterpart_is_refused_by_its_name_and_touches_nothing() {
             "spec.containers[1].name: `app` is named twice",
         ),
         (
-            json!({"containers": two, "strategy": {"failurePolicy": "Ignore"}}),
-            "spec.strategy.failurePolicy: with Ignore",
+            json!({"containers": [{"name": "app"}, {"name": "app"}], "strategy": {"failurePolicy": "Ignore"}}),
+            "spec.containers[1].name: `app` is named twice",
         ),
+        (json!({"strategy": {"failurePolicy": "Retry"}}), "`Retry` is none of Fail, Ignore"),
         (
             json!({"strategy": {"terminationGracePeriodSeconds": -1}}),
             "spec.strategy.terminationGracePeriodSeconds: 0 to",

@@ -18,6 +18,7 @@ fn objects_of_openkruise_are_carried_out_as_they_are() {
     let _controller = Agent::controller_with(cluster, "openkruise", &["--container-recreate-requests"]);
     let parts = Parts::default();
     parts.run("a restart", || a_container_is_restarted_and_the_object_deleted(cluster));
+    parts.run("a failure that is ignored", || the_next_container_is_restarted_after_one_that_fails(cluster));
     parts.run("a refusal", || what_cannot_be_carried_out_touches_nothing(cluster));
     parts.run("a drain", || a_pod_is_drained_by_the_gate_that_it_has(cluster));
     parts.run("a time to stop", || a_container_has_the_time_to_stop_that_the_object_says(cluster));
@@ -85,6 +86,37 @@ fn a_container_is_restarted_and_the_object_deleted(cluster: &Cluster) {
     eventually("its time to live is over", || object(cluster, "again").is_none().then_some(()));
     let labels = pod.get().metadata.labels.unwrap_or_default();
     assert!(!labels.contains_key("inplace.dev/recreate-request-uid"), "{labels:?}");
+}
+
+/// The first container ends when it starts for the second time.
+fn the_next_container_is_restarted_after_one_that_fails(cluster: &Cluster) {
+    let once = "test ! -e /dev/shm/once || exit 3; touch /dev/shm/once; while :; do sleep 1; done";
+    let pod = Pod::run(
+        cluster,
+        "ignored",
+        &format!(
+            "containers:\n- {{name: app, image: lab/app:v1, command: [sh, -c, \"{once}\"]}}\n\
+             - {{name: side, image: lab/app:v1}}\n"
+        ),
+    );
+    let before = pod.facts().settled();
+    cluster.apply(
+        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
+            "metadata": {"name": "both", "namespace": "default"},
+            "spec": {"podName": pod.name, "containers": [{"name": "app"}, {"name": "side"}],
+                "strategy": {"failurePolicy": "Ignore", "minStartedSeconds": 2}}})
+        .to_string(),
+    );
+    let status = completed(cluster, "both");
+    let states = &status["containerRecreateStates"];
+    assert_eq!(
+        (&states[0]["phase"], &states[1]["phase"]),
+        (&json!("Failed"), &json!("Succeeded")),
+        "{status:#}"
+    );
+    assert!(states[0]["message"].as_str().unwrap().contains("code 3"), "{status:#}");
+    assert_ne!(pod.facts().running("side").id, before.running("side").id);
+    cluster.kubectl(&["delete", "containerrecreaterequest", "both"]);
 }
 
 fn what_cannot_be_carried_out_touches_nothing(cluster: &Cluster) {
