@@ -5,7 +5,7 @@
 //! [`Cluster::own`]. [`Cluster::any`] is for tests that only need the API server.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     env,
     ffi::OsStr,
     fs,
@@ -190,6 +190,20 @@ impl Cluster {
     /// Runs `kubectl` as the administrator and returns its output; it must succeed.
     pub(crate) fn kubectl<S: AsRef<OsStr>>(&self, args: &[S]) -> String {
         run(&mut self.kubectl_command(args))
+    }
+
+    /// The answer of the API server to a GET of the path, as the administrator. It must succeed. For polls: a process of `kubectl`
+    /// takes 20 times as long.
+    pub(crate) fn read(&self, path: &str) -> Value {
+        let request = http::Request::get(path).body(Vec::new()).unwrap();
+        block_on(self.client.request(request)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    /// The pods of the namespace `default` with a label, by name.
+    pub(crate) fn pods(&self, label: &str) -> BTreeMap<String, Value> {
+        let list = self.read(&format!("/api/v1/namespaces/default/pods?labelSelector={label}"));
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
+        list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
     }
 
     /// `kubectl apply` of a manifest, in which `lab/app:v1` is an image of the registry.

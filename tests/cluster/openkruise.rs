@@ -54,8 +54,9 @@ fn install(cluster: &Cluster) {
 }
 
 fn object(cluster: &Cluster, name: &str) -> Option<Value> {
-    let args = ["get", "containerrecreaterequest", name, "-o", "json", "--ignore-not-found"];
-    serde_json::from_str(&cluster.kubectl(&args)).ok()
+    let all = "/apis/apps.kruise.io/v1alpha1/namespaces/default/containerrecreaterequests";
+    let found = cluster.read(&format!("{all}?fieldSelector=metadata.name={name}"));
+    found["items"].as_array().unwrap().first().cloned()
 }
 
 fn completed(cluster: &Cluster, name: &str) -> Value {

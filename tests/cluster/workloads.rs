@@ -263,7 +263,8 @@ impl Fixture<'_> {
     }
 
     fn get(&self) -> Value {
-        serde_json::from_str(&self.cluster.kubectl(&["get", self.kind, self.name, "-o", "json"])).unwrap()
+        let (kind, name) = (self.kind, self.name);
+        self.cluster.read(&format!("/apis/tkex.tencent.com/v1alpha1/namespaces/default/{kind}s/{name}"))
     }
 
     /// Waits for a status of the current generation that fulfils a condition.
@@ -278,10 +279,7 @@ impl Fixture<'_> {
 
     /// The workload's pods by name.
     fn pods(&self) -> BTreeMap<String, Value> {
-        let list = self.cluster.kubectl(&["get", "pods", "-l", &format!("app={}", self.name), "-o", "json"]);
-        let list: Value = serde_json::from_str(&list).unwrap();
-        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
-        list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
+        self.cluster.pods(&format!("app={}", self.name))
     }
 
     fn wait<T>(&self, what: &str, poll: impl FnMut() -> Option<T>) -> T {

@@ -91,13 +91,10 @@ impl<'a> Fixture<'a> {
 
     /// The pods of the Deployment that run and are not terminating.
     pub(super) fn web(&self) -> Vec<String> {
-        let list: Value =
-            serde_json::from_str(&self.kubectl(&["get", "pods", "-l", "app=web", "-o", "json"])).unwrap();
-        let stays = |pod: &&Value| {
+        let stays = |(_, pod): &(String, Value)| {
             pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null()
         };
-        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
-        list["items"].as_array().unwrap().iter().filter(stays).map(name).collect()
+        self.cluster.pods("app=web").into_iter().filter(stays).map(|(name, _)| name).collect()
     }
 
     /// How long the pod has been Ready.
@@ -107,21 +104,21 @@ impl<'a> Fixture<'a> {
         now().duration_since(since)
     }
 
-    pub(super) fn is_leaving(&self, pod: &str) -> bool {
-        let at = "jsonpath={.metadata.deletionTimestamp}";
-        !self.kubectl(&["get", "pod", pod, "-o", at, "--ignore-not-found"]).is_empty()
+    fn find(&self, pod: &str) -> Option<Value> {
+        let path = format!("/api/v1/namespaces/default/pods?fieldSelector=metadata.name={pod}");
+        self.cluster.read(&path)["items"].as_array().unwrap().first().cloned()
     }
 
     /// Waits until the pod is terminating or gone.
     pub(super) fn gone(&self, pod: &str) {
         self.until(&format!("{pod} is gone"), || {
-            let there = !self.kubectl(&["get", "pod", pod, "--ignore-not-found"]).is_empty();
-            (!there || self.is_leaving(pod)).then_some(())
+            let stays = |pod: Value| pod["metadata"]["deletionTimestamp"].is_null();
+            (!self.find(pod).is_some_and(stays)).then_some(())
         });
     }
 
     pub(super) fn runs(&self, pod: &str) -> Vec<Value> {
-        let list: Value = serde_json::from_str(&self.kubectl(&["get", "hookruns", "-o", "json"])).unwrap();
+        let list = self.cluster.read("/apis/tkex.tencent.com/v1alpha1/namespaces/default/hookruns");
         let mut items = list["items"].as_array().unwrap().clone();
         items.retain(|run| run["metadata"]["ownerReferences"][0]["name"] == pod);
         items

@@ -127,8 +127,7 @@ impl Fixture<'_> {
     }
 
     fn rollout(&self, name: &str) -> Value {
-        let text = self.cluster.kubectl(&["get", "ipr", name, "-o", "json"]);
-        serde_json::from_str(&text).unwrap()
+        self.cluster.read(&format!("/apis/inplace.dev/v1alpha1/namespaces/default/inplacerollouts/{name}"))
     }
 
     /// Starts a rollout and returns its name.
@@ -255,11 +254,7 @@ impl Load<'_> {
     }
 
     fn pods(&self) -> BTreeMap<String, Value> {
-        let labels = format!("app={}", self.name);
-        let list = self.fixture.cluster.kubectl(&["get", "pods", "-l", &labels, "-o", "json"]);
-        let list: Value = serde_json::from_str(&list).unwrap();
-        let name = |pod: &Value| pod["metadata"]["name"].as_str().unwrap().to_owned();
-        list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
+        self.fixture.cluster.pods(&format!("app={}", self.name))
     }
 
     /// Names and template hashes of the workload's `ReplicaSet`s; other kinds have none.
