@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release image-tools image dist dist-again push check fmt clippy doc deny reference test fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
+.PHONY: setup helm kubernetes build release image-tools image dist dist-again push check fmt clippy doc deny reference test build-tests hermetic fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -73,12 +73,20 @@ $(DENY):
 	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
 	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
 
-test: setup helm kubernetes check release ## all checks and tests: hermetic, fuzzing, on a real containerd, on a real Kubernetes
-	cargo test --locked --features faults --lib --bins --test hermetic
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+# Builds and checks have long steps for one processor, and the hermetic tests mostly wait: two of each at a time.
+TWO := $(MAKE) --no-print-directory --jobs 2 --output-sync
+test: setup helm kubernetes ## all checks and tests: hermetic, fuzzing, on a real containerd, on a real Kubernetes
+	+@$(TWO) check release build-tests
+	+@$(TWO) hermetic fuzz FUZZ_SECONDS=10
 	cargo test --locked --features faults --test node
 	@bash tests/lab/cluster-tests.sh
 	@if [ -e "$(UNCHECKED)" ]; then echo "Not exercised by this run:"; cat "$(UNCHECKED)"; fi
+
+build-tests: ## builds the tests
+	cargo test --locked --features faults --lib --bins --test hermetic --test node --test cluster --no-run
+
+hermetic: ## runs the tests that need nothing
+	cargo test --locked --features faults --lib --bins --test hermetic -- --test-threads 8
 
 reference: ## writes the generated pages of docs/reference
 	INPLACE_WRITE_REFERENCE=1 cargo test --locked --bin inplace --test hermetic reference_of

@@ -79,6 +79,7 @@ fn record(object: &RecreateRequest, pod: &Pod) -> Option<PodRecord> {
         seconds: terms::limit(object, object.created).seconds,
         container: None,
         ended: Vec::new(),
+        containers: Vec::new(),
     })
 }
 
@@ -109,13 +110,15 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
     if pod.base.node.is_none() {
         return refused(object, &format!("spec.podName: pod {name} is not scheduled to a node"), now);
     }
+    let is_separate = terms::is_separate(object);
     let record = PodRecord {
         name: object.name.clone(),
         uid: object.uid.clone(),
         at: now,
         seconds: 0,
-        container: terms::is_separate(object).then_some(0),
+        container: is_separate.then_some(0),
         ended: Vec::new(),
+        containers: if is_separate { names(object) } else { Vec::new() },
     };
     if terms::limit(object, now).until <= now {
         return failed(
@@ -133,14 +136,16 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
 /// Writes the request for `record` as soon as nothing else works on the pod. An error says which fields cannot be carried out.
 fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) -> Result<Decision, String> {
     let limit = terms::limit(object, now);
-    let request =
-        terms::request(object, pod, &record, limit.seconds).map_err(|problems| problems.join("; "))?;
+    let seconds = terms::share(object, &record, limit.seconds);
+    let request = terms::request(object, pod, &record, seconds).map_err(|problems| problems.join("; "))?;
     let mut patch = PodPatch::default();
     let states = states(object, Some((pod, &record)));
-    let has_begun = !record.ended.is_empty();
+    let has_begun = record.is_recorded();
+    // The request before this one may be unanswered. Its outcome is recorded, and this one replaces it.
+    let own = if has_begun { record.id() } else { request.id.clone() };
     // The end of another object's request is recorded first.
     let other = pod.record.as_ref().filter(|other| other.uid != object.uid && other.is_live(now));
-    if pod.base.is_taken(Some(&request.id)) || other.is_some() {
+    if pod.base.is_taken(Some(&own)) || other.is_some() {
         let request = pod.base.request.as_deref().unwrap_or("of a group restart");
         let message = match other {
             Some(other) => format!("waiting for ContainerRecreateRequest {} on the pod", other.name),
@@ -151,6 +156,7 @@ fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) 
         // What has ended is recorded before another answer replaces that of the agent.
         let is_new = has_begun && pod.record.as_ref() != Some(&record);
         patch.annotations.insert(annotation::RECREATE_REQUEST.to_owned(), Some(json!(record).to_string()));
+        patch.withdraw(&pod.base, &own);
         let patch = Some(patch).filter(|_| is_new);
         let phase = if has_begun { RecreatePhase::Recreating } else { RecreatePhase::Pending };
         return Ok(Decision { again, patch, ..reported(object, states, phase, &message) });
@@ -166,8 +172,10 @@ fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) 
 
 /// The pod has a request, or the agent's answer to it.
 fn begun(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) -> Decision {
-    let is_recorded = record.container.is_some_and(|index| record.ended.len() > index);
-    if is_recorded {
+    if record.container.is_some() && record.containers != names(object) {
+        return failed(object, "spec.containers changed after the first request", now);
+    }
+    if record.is_recorded() {
         return next(object, pod, record, now);
     }
     let states = states(object, Some((pod, &record)));
@@ -175,7 +183,7 @@ fn begun(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp)
         TaskState::Ended(end) if record.container.is_some() => {
             let mut ended = record.ended.clone();
             ended.push(outcome(pod, &record, &end));
-            next(object, pod, PodRecord { ended, ..record }, now)
+            next(object, pod, PodRecord { ended, at: now, seconds: 0, ..record }, now)
         }
         TaskState::Ended(end) => self::ended(object, pod, &record, states, &end, now),
         TaskState::Busy { .. } => {
@@ -195,13 +203,19 @@ fn next(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) 
         let message = summary(&states);
         return close(object, states, &message, now);
     }
-    let is_late = object.spec.active_deadline_seconds.is_some() && terms::limit(object, now).until <= now;
-    let sent = if is_late {
+    let own = object.spec.active_deadline_seconds.map(|_| terms::limit(object, now).until);
+    let sent = if !pod.base.is_active() {
+        Err(format!("pod {} has ended or is being deleted", pod.base.name))
+    } else if own.unwrap_or_else(|| record.waits_until()) <= now {
         Err("the deadline passed before the request for this container was written".to_owned())
     } else {
         send(object, pod, record, now)
     };
     sent.unwrap_or_else(|problem| failed_from(object, states, &problem, now))
+}
+
+fn names(object: &RecreateRequest) -> Vec<String> {
+    object.spec.containers.iter().map(|container| container.name.clone()).collect()
 }
 
 fn ended(

@@ -29,6 +29,7 @@ use crate::api::annotation;
 use crate::api::container_recreate_request::{
     ContainerRecreateRequest, ContainerRecreateRequestSpec, ContainerRecreateRequestStatus, SERVED_BY_KRUISE,
 };
+use crate::api::request::DEADLINE_SECONDS;
 use crate::podtask::pod;
 use crate::podtask::state::{Sent, Stage, TaskState};
 use crate::podtask::time::later;
@@ -125,6 +126,9 @@ pub struct PodRecord {
     /// The outcomes of the containers up to this one, as far as they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<Outcome>,
+    /// The names of all containers, if each one has a request of its own: the list of the object may change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<String>,
 }
 
 /// The outcome of the request for one container.
@@ -148,9 +152,20 @@ impl PodRecord {
         self.container.map(|_| self.ended.len())
     }
 
-    /// True while the end of the request may still be recorded.
+    /// True while the end of the request may still be recorded, or the next container waits for its request.
     fn is_live(&self, now: Timestamp) -> bool {
-        now < later(self.at, SignedDuration::from_secs(self.seconds.into()).saturating_add(RECORD_SPARE))
+        now < later(self.waits_until(), RECORD_SPARE)
+    }
+
+    /// True if the outcome of the request is recorded, and that of the next container is not requested yet.
+    fn is_recorded(&self) -> bool {
+        self.container.is_some_and(|index| self.ended.len() > index)
+    }
+
+    /// Until when the request may take, or the next one may wait for other operations on the pod.
+    fn waits_until(&self) -> Timestamp {
+        let wait = if self.is_recorded() { DEADLINE_SECONDS } else { 0 };
+        later(self.at, SignedDuration::from_secs(i64::from(self.seconds) + i64::from(wait)))
     }
 
     /// The state of the request, given what the pod has at `now`.

@@ -33,7 +33,8 @@ pub(super) fn states(
         };
         let was_stopped = || report.is_some_and(|report| report.stopped_at.is_some());
         let is_killed = outcome(index).map_or_else(was_stopped, |outcome| outcome.is_killed);
-        let message = outcome(index).map_or_else(String::new, |outcome| outcome.failure.clone());
+        let message =
+            outcome(index).map_or_else(String::new, |outcome| cut_to(&outcome.failure, MAX_FAILURE));
         ContainerRecreateState { name: name.clone(), phase: Some(phase), message, is_killed }
     };
     object.spec.containers.iter().map(|container| &container.name).enumerate().map(state).collect()

@@ -35,6 +35,13 @@ pub(super) fn limit(object: &RecreateRequest, now: Timestamp) -> Limit {
     Limit { until, seconds: u32::try_from(seconds).unwrap_or(0) }
 }
 
+/// How many of the `seconds` that are left the request for the next container may take: its share, if the object has a limit.
+pub(super) fn share(object: &RecreateRequest, record: &PodRecord, seconds: u32) -> u32 {
+    let open = record.open_container().filter(|_| object.spec.active_deadline_seconds.is_some());
+    let left = open.map_or(1, |open| object.spec.containers.len().saturating_sub(open).max(1));
+    seconds / u32::try_from(left).unwrap_or(1)
+}
+
 /// What is wrong with the names in an object, so that nothing of it is repeated in a status: its writer decides how long they
 /// are, and how many.
 pub(super) fn malformed(object: &RecreateRequest) -> Option<String> {

@@ -37,7 +37,7 @@ fn pod(with: impl FnOnce(&mut Value)) -> Pod {
 /// The pod after the patch of a decision, and then `with`.
 fn patched(patch: &PodPatch, with: impl FnOnce(&mut Value)) -> Pod {
     pod(|pod| {
-        for (key, value) in &patch.annotations {
+        for (key, value) in patch.annotations.iter().filter(|(_, value)| value.is_some()) {
             pod["metadata"]["annotations"][key] = json!(value);
         }
         with(pod);

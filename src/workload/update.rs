@@ -85,12 +85,14 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTre
     let pool: Vec<_> = input.views.iter().filter(|view| !excluded.contains(view.pod.name.as_str())).collect();
     let mut allocation = Allocation::new(input, survey, &pool);
     // First the pods that were chosen before and may keep their tasks.
-    let mut blocked = Vec::new();
+    let (mut blocked, mut taken) = (Vec::new(), Vec::new());
     for view in pool.iter().filter(|view| view.task_state == TaskState::Waiting) {
         if let (Some(task), Some(wanted)) = (view.live(), allocation.wanted(view))
             && wanted.is(task)
         {
-            if allocation.budget.allows(view.available) {
+            if wanted.is_in_place() && view.is_taken() {
+                taken.push((*view, wanted));
+            } else if allocation.budget.allows(view.available) {
                 allocation.keep(view, wanted);
             } else {
                 blocked.push((*view, wanted));
@@ -122,10 +124,11 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTre
     for view in rest {
         allocation.next(view);
     }
-    let is_resized = |view: &&&PodView<'_>| view.live().is_some_and(|task| task.stage == Stage::Resizing);
-    let resized = pool.iter().filter(is_resized);
-    let wanted = resized.filter_map(|view| Some((view.pod.name.as_str(), allocation.wanted(view)?)));
-    allocation.picks.resizing = wanted.collect();
+    // Another client's operation may last: it takes no place from others.
+    for (view, wanted) in taken {
+        allocation.keep(view, wanted);
+    }
+    allocation.go_on_with_resized(&pool);
     allocation.picks
 }
 
@@ -154,6 +157,10 @@ fn current_group(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Grou
         (waits || is_busy_with(view, update)) && view.last_failure(update).is_none()
     };
     input.views.iter().filter(pending).map(|view| group_of(input, view)).min()
+}
+
+fn is_resizing(task: &PodTask) -> bool {
+    task.stage == Stage::Resizing
 }
 
 /// True while an agent has the request for the task of `view` to `revision`.
@@ -204,6 +211,30 @@ impl<'s, 'a> Allocation<'s, 'a> {
             budget: Budget { tasks: limit.saturating_sub(busy), ..spare(input, pool) },
             disruptions: input.disruptions(),
             load: input.node_load(),
+        }
+    }
+
+    /// What the pods are to become that are being resized. They are part of what the partition releases; it may release fewer
+    /// than when their tasks began.
+    fn go_on_with_resized(&mut self, pool: &[&PodView<'a>]) {
+        let update = self.input.update_name();
+        let resized: Vec<_> = pool.iter().filter(|view| view.live().is_some_and(is_resizing)).collect();
+        let others =
+            |view: &&&PodView<'_>| is_busy_with(view, update) && !view.live().is_some_and(is_resizing);
+        let others = pool.iter().filter(others).count();
+        let by_ordinal = self.input.spec.stateful().is_some();
+        let released =
+            pool.iter().filter(|view| !view.is_at(update)).count().saturating_sub(self.survey.held);
+        let mut released = if by_ordinal { usize::MAX } else { released.saturating_sub(others) };
+        for view in resized {
+            let Some(wanted) = self.wanted(view) else { continue };
+            if wanted.target == update && !self.is_held(view) {
+                if released == 0 {
+                    continue;
+                }
+                released -= 1;
+            }
+            self.picks.resizing.insert(&view.pod.name, wanted);
         }
     }
 
@@ -309,9 +340,8 @@ fn may_begin(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
         return false;
     }
     let again = || view.pod.task.as_ref().is_none_or(|task| later(task.at, RETRY_AFTER) <= input.now);
-    let update = view.last_failure(input.update_name());
-    match update.or_else(|| view.last_failure(&view.pod.label)) {
-        Some(Stage::Failed) if update.is_some() => false,
+    match view.last_end(input.update_name()) {
+        Some(Stage::Failed) if view.last_failure(input.update_name()).is_some() => false,
         Some(Stage::Unanswered) => again() && !view.is_taken(),
         _ => !input.spec.is_in_place() || !view.is_taken(),
     }

@@ -94,6 +94,11 @@ impl<'a> PodView<'a> {
         matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
     }
 
+    /// How the last task ended that did not complete: towards `revision`, or back to the pod's own.
+    pub fn last_end(&self, revision: &str) -> Option<Stage> {
+        self.last_failure(revision).or_else(|| self.last_failure(&self.pod.label))
+    }
+
     /// What follows from an update in place that a bk-bcs operator began and has not completed.
     pub fn foreign_step(&self, now: Timestamp) -> Option<ForeignStep> {
         self.pod.foreign.as_ref().map(|update| update.step(now))

@@ -76,10 +76,53 @@ fn an_operation_of_another_client_comes_between_two_containers_and_nothing_is_fo
     assert_eq!(shown(&next.status.unwrap().container_recreate_states)[0], app);
 }
 
+/// Nobody answers the request for the first one, or its agent has gone while it worked.
+#[test]
+fn a_request_that_is_not_answered_is_replaced_by_that_for_the_next_container() {
+    let object = both(&json!({}));
+    let first = decide(&object, Some(&pod(|_| ())), at(1)).patch.unwrap();
+    let runs = answered_with(&first, 0, "Running");
+    for (silent, second) in [(patched(&first, |_| ()), 200), (runs, 2000)] {
+        let next = decide(&object, Some(&silent), at(second));
+        assert_eq!(requested(&next.patch.unwrap()).id, "recreate-u-1-1");
+        assert_eq!(shown(&next.status.unwrap().container_recreate_states)[0].1, RecreatePhase::Failed);
+    }
+    // A group restart has the pod: the request is withdrawn, and the object ends in time.
+    let mut grouped = patched(&first, |_| ());
+    grouped.base.answer = Some(
+        serde_json::from_value(
+            json!({"id": "group-1", "phase": "Running", "step": "Swap", "reason": "", "message": "",
+            "startedAt": null, "finishedAt": null, "containers": [], "group": {"epoch": 1, "phase": "Stop"}}),
+        )
+        .unwrap(),
+    );
+    let waits = decide(&object, Some(&grouped), at(900)).patch.unwrap();
+    assert_eq!(waits.annotations.get("inplace.dev/request"), Some(&None));
+    let mut waiting = patched(&waits, |_| ());
+    waiting.base.answer = grouped.base.answer;
+    assert_eq!(
+        decide(&object, Some(&waiting), at(1000)).status.unwrap().phase,
+        Some(RecreatePhase::Recreating)
+    );
+    let status = decide(&object, Some(&waiting), at(1600)).status.unwrap();
+    assert_eq!(status.phase, Some(RecreatePhase::Completed), "{status:?}");
+}
+
+/// Its user may change the list at any time.
+#[test]
+fn a_list_that_changes_after_the_first_request_ends_the_object() {
+    let object = both(&json!({}));
+    let first = decide(&object, Some(&pod(|_| ())), at(1)).patch.unwrap();
+    let changed = both(&json!({"containers": [{"name": "side"}, {"name": "app"}]}));
+    let decision = decide(&changed, Some(&answered_with(&first, 0, "Succeeded")), at(5));
+    assert!(message(&decision).contains("spec.containers changed"));
+}
+
 #[test]
 fn a_container_that_is_not_reached_before_the_deadline_has_failed() {
     let object = both(&json!({"activeDeadlineSeconds": 30}));
-    let first = decide(&object, Some(&pod(|_| ())), at(1)).patch.unwrap();
+    let first = decide(&object, Some(&pod(|_| ())), at(0)).patch.unwrap();
+    assert_eq!(requested(&first).deadline_seconds, 15, "the second one has the other half");
     let done = answered_with(&first, 0, "Succeeded");
     let status = decide(&object, Some(&done), at(30)).status.unwrap();
     let (app, side) = (("app", RecreatePhase::Succeeded, true), ("side", RecreatePhase::Failed, false));

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::READY_TIMEOUT_SECONDS;
+use crate::podtask::resources::Resize;
 use crate::podtask::state::{End, Stage};
 use crate::podtask::task::{PodTask, Purpose};
 use crate::podtask::time::{later, whole_seconds};
@@ -46,11 +47,14 @@ impl<'a> Planner<'_, 'a> {
         }
         let elsewhere = wanted.is_some_and(|wanted| wanted.target != task.target);
         let goes_on = wanted.is_some() && !elsewhere;
-        if view.is_taken() {
+        let is_complete = self.targets(view, task).is_empty();
+        let missing = resize::missing(view, target, &input.revisions);
+        let is_next = missing.is_some() || view.pod.resize == Resize::Taken && !is_complete;
+        if is_next && view.is_taken() {
             // Another client's request is carried out first.
             return;
         }
-        if let Some(spec) = resize::missing(view, target, &input.revisions) {
+        if let Some(spec) = missing {
             if !input.resizes {
                 let why = NotResizable::NoResize.to_string();
                 return self.end(view, task, &End::new(Stage::Failed, "", why));
@@ -62,7 +66,7 @@ impl<'a> Planner<'_, 'a> {
             return self.acts.actions.push(Action::Resize { pod, spec, task: task.clone() });
         }
         match resize::answer(view.pod, task, input.now) {
-            Answer::Taken if !goes_on && !self.targets(view, task).is_empty() => self.give_up(view, task),
+            Answer::Taken if !goes_on && !is_complete => self.give_up(view, task),
             Answer::Taken if is_early(input, view, target) => self.await_ready(view, task, target),
             Answer::Taken => self.proceed_resized(view, task),
             Answer::Waits(_) if elsewhere => self.give_up(view, task),

@@ -56,6 +56,42 @@ fn no_container_is_replaced_after_a_resize_when_the_update_is_paused_or_holds_th
     }
 }
 
+/// Two pods wait for their nodes, and then the partition releases one pod only.
+#[test]
+fn a_partition_that_releases_fewer_pods_than_are_being_resized_holds_the_others_back() {
+    let two = |draft: Draft| draft.with("/updateStrategy/maxUnavailable", json!(2));
+    let new = two(with_cpu("2").image("app:2"));
+    let (mut sight, _) = deferred(&two(with_cpu("1")), &new);
+    let is_resized = |pod: &Pod| pod.task.as_ref().is_some_and(|task| task.stage == Stage::Resizing);
+    assert_eq!(sight.pods.iter().filter(|pod| is_resized(pod)).count(), 2);
+    let held = new.with("/updateStrategy/partition", json!(2));
+    let mut requested = 0;
+    for _ in 0..6 {
+        sight.pods.iter_mut().for_each(|pod| pod.resize = Resize::Taken);
+        requested += step(&mut sight, &held).requested().len();
+    }
+    assert_eq!(requested, 1);
+}
+
+/// Nobody answers the request of the other client.
+#[test]
+fn a_pod_that_another_client_has_keeps_no_other_pod_from_being_updated() {
+    let hook = json!({"hook": {"templateName": "test"}});
+    let old = with_cpu("1").with("/preInplaceUpdateStrategy", hook);
+    let new = old.clone().image("app:2");
+    let mut sight = running(&old);
+    step(&mut sight, &new);
+    let name = sight.pods.iter().find(|pod| pod.task.is_some()).unwrap().name.clone();
+    sight.pod(&name).request = Some("restart-by-hand".to_owned());
+    let mut updated = Vec::new();
+    for _ in 0..6 {
+        hooks_end(&mut sight, HookPhase::Successful);
+        let decision = step(&mut sight, &new);
+        updated.extend(decision.requested().iter().map(|name| (*name).to_owned()));
+    }
+    assert!(updated.len() == 1 && updated[0] != name, "{updated:?}");
+}
+
 #[test]
 fn a_way_back_that_waits_for_its_node_ends_with_another_template() {
     let (old, new) = (with_cpu("1"), with_cpu("2").image("app:2"));
@@ -113,15 +149,15 @@ fn a_request_of_another_client_is_not_replaced() {
     // The same while a hook runs.
     let hook = json!({"hook": {"templateName": "test"}});
     let old = with_cpu("1").with("/preInplaceUpdateStrategy", hook);
+    let old = old.with("/updateStrategy/maxUnavailable", json!(3));
     let new = old.clone().image("app:2");
     let mut sight = running(&old);
     step(&mut sight, &new);
-    let name = sight.pods.iter().find(|pod| pod.task.is_some()).unwrap().name.clone();
-    sight.pod(&name).request = Some("restart-by-hand".to_owned());
+    sight.pod("web-a").request = Some("restart-by-hand".to_owned());
     hooks_end(&mut sight, HookPhase::Successful);
-    assert!(step(&mut sight, &new).requested().is_empty());
-    sight.pod(&name).answer = Some(answer("restart-by-hand", Phase::Succeeded, None));
-    assert_eq!(step(&mut sight, &new).requested(), [name.as_str()]);
+    assert_eq!(step(&mut sight, &new).requested(), ["web-b", "web-c"]);
+    sight.pod("web-a").answer = Some(answer("restart-by-hand", Phase::Succeeded, None));
+    assert_eq!(step(&mut sight, &new).requested(), ["web-a"]);
 }
 
 /// The label is written when the node has room, not hours before the request.
