@@ -159,15 +159,15 @@ fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) 
         patch.withdraw(&pod.base, &own);
         let patch = Some(patch).filter(|_| is_new);
         let phase = if has_begun { RecreatePhase::Recreating } else { RecreatePhase::Pending };
-        return Ok(Decision { again, patch, ..reported(object, states, phase, &message) });
+        return Ok(Decision { patch, again, ..reported(object, states, phase, &message) });
     }
     patch.send(&request);
     let container = record.open_container();
     let record = PodRecord { at: now, seconds: request.deadline_seconds, container, ..record };
     patch.labels.insert(annotation::RECREATE_REQUEST_UID.to_owned(), Some(object.uid.clone()));
     patch.annotations.insert(annotation::RECREATE_REQUEST.to_owned(), Some(json!(record).to_string()));
-    let status = reported(object, states, RecreatePhase::Recreating, "");
-    Ok(Decision { patch: Some(patch), again: Some(later(now, WAIT)), ..status })
+    let reported = reported(object, states, RecreatePhase::Recreating, "");
+    Ok(Decision { patch: Some(patch), again: Some(later(now, WAIT)), ..reported })
 }
 
 /// The pod has a request, or the agent's answer to it.

@@ -192,7 +192,7 @@ impl<'a> Planner<'_, 'a> {
             labelled: None,
             environments: self.environments(view),
             gate_closed: view.pod.gate_left_closed
-                && last_unfinished(view).is_some_and(|last| last.gate_closed),
+                && view.pod.task.as_ref().is_some_and(|last| last.gate_closed),
             claims: Vec::new(),
             note: String::new(),
         };
@@ -432,7 +432,9 @@ impl<'a> Planner<'_, 'a> {
     /// Writes `task` on the pod, with the annotations that belong to its stage.
     fn patch(&mut self, view: &PodView<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let mut task = task.clone();
-        task.gate_closed &= task.stage != Stage::Done;
+        // An agent that still works on the pod may leave the gate as it found it.
+        let works = view.pod.answer.as_ref().is_some_and(|answer| !answer.phase.is_terminal());
+        task.gate_closed &= task.stage != Stage::Done || works;
         // Claims that were made with the resize.
         let is_claimed = |last: &PodTask| last.stage == Stage::Resizing && last.claims == task.claims;
         let is_claimed = view.pod.task.as_ref().is_some_and(is_claimed);

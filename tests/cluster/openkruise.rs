@@ -109,13 +109,13 @@ fn the_next_container_is_restarted_after_one_that_fails(cluster: &Cluster) {
         .to_string(),
     );
     let status = completed(cluster, "both");
-    let states = &status["containerRecreateStates"];
+    let containers = &status["containerRecreateStates"];
     assert_eq!(
-        (&states[0]["phase"], &states[1]["phase"]),
+        (&containers[0]["phase"], &containers[1]["phase"]),
         (&json!("Failed"), &json!("Succeeded")),
         "{status:#}"
     );
-    assert!(states[0]["message"].as_str().unwrap().contains("code 3"), "{status:#}");
+    assert!(containers[0]["message"].as_str().unwrap().contains("code 3"), "{status:#}");
     assert_ne!(pod.facts().running("side").id, before.running("side").id);
     cluster.kubectl(&["delete", "containerrecreaterequest", "both"]);
 }

@@ -37,17 +37,17 @@ fn a_container_that_fails_does_not_keep_the_next_one_from_being_restarted() {
 
     let failed = answered_with(&first, 0, "Failed");
     let then = decide(&object, Some(&failed), at(5));
-    let states = then.status.unwrap().container_recreate_states;
+    let after_first = then.status.unwrap().container_recreate_states;
     let (app, side) = (("app", RecreatePhase::Failed, true), ("side", RecreatePhase::Pending, false));
-    assert_eq!(shown(&states), [app, side]);
+    assert_eq!(shown(&after_first), [app, side]);
     let second = then.patch.unwrap();
     let request = requested(&second);
     assert_eq!((request.id.as_str(), request.containers[0].name.as_str()), ("recreate-u-1-1", "side"));
 
     // The agent has accepted it; the outcome of the first one is only in the record.
     let runs = answered_with(&second, 1, "Running");
-    let states = decide(&object, Some(&runs), at(6)).status.unwrap().container_recreate_states;
-    assert_eq!(shown(&states), [app, ("side", RecreatePhase::Recreating, true)]);
+    let shown_now = decide(&object, Some(&runs), at(6)).status.unwrap().container_recreate_states;
+    assert_eq!(shown(&shown_now), [app, ("side", RecreatePhase::Recreating, true)]);
 
     let done = answered_with(&second, 1, "Succeeded");
     let status = decide(&object, Some(&done), at(9)).status.unwrap();

@@ -3,8 +3,9 @@
 //! finished or taken back, every gate opens; and no container is restarted that needs no restart.
 
 use proptest::prelude::*;
+use serde_json::json;
 
-use crate::workload::fixtures::Draft;
+use crate::workload::fixtures::{Draft, deployment};
 
 use super::world::World;
 use super::{AgentMove, ForeignMove, Move, check_all, moves as any_moves, originals, updates};
@@ -52,7 +53,9 @@ fn a_takeover_ends_as_the_spec_says_whatever_else_happens() {
     ];
     check_all(&cases(moves), |(draft, moves)| {
         let mut world = changed(draft);
-        moves.iter().for_each(|one| world.make(one));
+        for one in &moves {
+            world.make(one);
+        }
         world.come_to_rest();
         world.check_rest();
         Ok(())
@@ -92,13 +95,19 @@ fn a_takeover_without_a_failure_restarts_only_the_containers_with_the_old_image(
         3 => (0..8_usize).prop_map(|at| Move::Hook(at, true)),
     ];
     check_all(&cases(moves), |(draft, moves)| {
+        // An update that is late may be aborted: its pods go back.
+        let draft = draft.with("/progressDeadlineSeconds", json!(null));
         let held = draft.spec().update.partition.held_back(draft.spec().replicas);
         let mut world = changed(draft);
         let originals = world.uids();
         let (left, moves) = moves.split_at(of_operator(&moves));
-        left.iter().for_each(|one| world.make(one));
+        for one in left {
+            world.make(one);
+        }
         let (written, graced) = (world.foreign_uids(true), world.foreign_uids(false));
-        moves.iter().for_each(|one| world.make(one));
+        for one in moves {
+            world.make(one);
+        }
         world.come_to_rest();
         world.check_rest();
         for uid in &originals {
@@ -111,4 +120,30 @@ fn a_takeover_without_a_failure_restarts_only_the_containers_with_the_old_image(
         }
         Ok(())
     });
+}
+
+/// Found by the tests above. A controller that had given up its task did not know any more that it had closed the gate when
+/// the agent came back, found the request withdrawn, and left the gate as it was.
+#[test]
+fn an_agent_that_comes_back_after_the_update_was_taken_back_leaves_no_gate_closed() {
+    let strategy = json!({"type": "InplaceUpdate", "partition": 0, "maxUnavailable": 1, "maxSurge": 0,
+        "inPlaceUpdateStrategy": {"gracePeriodSeconds": 10, "order": "StopFirst"}});
+    let draft = deployment().with("/updateStrategy", strategy).with(super::world::CPU, json!("1"));
+    for steps in 1..3 {
+        let mut world = changed(draft.clone().with("/replicas", json!(2)));
+        let begun = [
+            Move::Foreign(1, ForeignMove::Graced),
+            Move::Reconcile(usize::MAX),
+            Move::Reconcile(usize::MAX),
+            Move::Reconcile(usize::MAX),
+        ];
+        let works = (0..steps).map(|_| Move::Agent(1, AgentMove::On));
+        let undone =
+            [Move::Wait(730), Move::Image(1), Move::Reconcile(usize::MAX), Move::Reconcile(usize::MAX)];
+        for one in begun.into_iter().chain(works).chain(undone) {
+            world.make(&one);
+        }
+        world.come_to_rest();
+        world.check_rest();
+    }
 }

@@ -68,6 +68,10 @@ impl World {
                 Action::DeletePod { pod, why: Why::ScaleIn } => {
                     self.check_gate(&spec, &pod.name);
                     scaled += 1;
+                    // It is removed, and not updated any more.
+                    if self.pods.iter().any(|one| one.uid == pod.uid && !self.is_busy(one)) {
+                        tasks.remove(pod.name.as_str());
+                    }
                     let too_many = active.len() >= spec.replicas + scaled;
                     let condemned = spec.stateful().is_some();
                     assert!(too_many || condemned, "{} is deleted without need", pod.name);

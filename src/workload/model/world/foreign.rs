@@ -4,6 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
+use crate::api::status::Step;
 use crate::api::{annotation, workload_key};
 use crate::podtask::foreign::{ForeignStep, ForeignUpdate};
 use crate::podtask::pod::{Pod, PodPhase};
@@ -134,7 +135,10 @@ impl World {
     /// What the pods show of their gates and of the updates of the operator.
     pub(super) fn report_gates(&mut self) {
         for pod in &mut self.pods {
-            let gate = self.gates.get(&pod.uid).filter(|_| !self.open.contains_key(&pod.uid));
+            // From the drain on, the gate shows the operation of the agent.
+            let drained = self.open.contains_key(&pod.uid)
+                && pod.answer.as_ref().is_some_and(|answer| answer.step > Some(Step::Pull));
+            let gate = self.gates.get(&pod.uid).filter(|_| !drained);
             pod.gate_left_closed = matches!(gate, Some(Gate::ByController | Gate::Failed));
             let taken_over = pod.gate_left_closed && pod.task.as_ref().is_some_and(|task| task.gate_closed);
             let marks = self.marks.get(&pod.uid);
@@ -157,7 +161,9 @@ impl World {
                 }
                 Action::SetGate { pod: one, open: true } => {
                     let pod = pod(&one.name);
-                    assert!(!self.open.contains_key(&pod.uid), "an agent works on {}", one.name);
+                    let step = pod.answer.as_ref().and_then(|answer| answer.step);
+                    let works = self.open.contains_key(&pod.uid) && step > Some(Step::Pull);
+                    assert!(!works, "an agent works on {}", one.name);
                     let runs = self.marks.get(&pod.uid).map(|marks| marks.runs.as_str());
                     assert_eq!(runs, pod.image(APP), "{} takes traffic with an old container", one.name);
                 }
