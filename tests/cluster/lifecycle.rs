@@ -63,6 +63,9 @@ fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
         ongoing.pod.annotate(REQUEST, None);
         let status = ongoing.pod.answer(FIRST);
         ongoing.check_engine(&status);
+        if ongoing.is_lost_to_kubelet(&status) {
+            return;
+        }
         let facts = ongoing.settled(ongoing.version());
         if ongoing.untouched() {
             assert_eq!((status.phase, &*status.reason), (Phase::Cancelled, "RequestDeleted"), "{ongoing:?}");
@@ -79,6 +82,12 @@ fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_o
     Agent::shared();
     in_every_moment(Cluster::shared(), |ongoing| {
         let second = json!({"id": SECOND, "containers": [{"name": "app"}]}).to_string();
+        if ongoing.moment == Moment::Rollback {
+            ongoing.pod.request(&second);
+            if ongoing.is_lost_to_kubelet(&ongoing.pod.answer(FIRST)) {
+                return;
+            }
+        }
         let status = ongoing.pod.ask(&second, Phase::Succeeded);
         // A kubelet that is faster than the agent starts the image that the tag refers to by now.
         let pulled = (ongoing.engine, ongoing.moment) == (Engine::Recreate, Moment::Drain);

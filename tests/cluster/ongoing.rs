@@ -173,6 +173,13 @@ impl<'a> OngoingOperation<'a> {
         facts
     }
 
+    /// True if the first request ended because the kubelet was faster than the agent between the stop and the creation of a way
+    /// back: it starts the image that the tag refers to by now, which is the one that failed (docs/limits.md).
+    pub(crate) fn is_lost_to_kubelet(&self, first: &Status) -> bool {
+        let is_way_back = (self.engine, self.moment) == (Engine::Recreate, Moment::Rollback);
+        is_way_back && first.phase == Phase::Failed && first.message.contains("was created from")
+    }
+
     /// Asserts the engine in the status.
     pub(crate) fn check_engine(&self, status: &Status) {
         assert_eq!(status.containers[0].engine, self.engine, "{self:?}: {status:#?}");
