@@ -28,7 +28,7 @@ wait_for() {
   shift
   until "$@"; do
     [ "$SECONDS" -lt "$end" ] || return 1
-    sleep .02
+    sleep .1
   done
 }
 
@@ -306,7 +306,13 @@ end_containerd() { # SIGNAL
 }
 
 # Prints the start time of process $1 in clock ticks; nothing if the process has ended (a zombie has).
-start_time() { sed -E 's/.*\) //' "/proc/$1/stat" 2>/dev/null | awk '$1 != "Z" && $1 != "X" { print $20 }'; }
+start_time() {
+  local stat fields
+  { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+  # The name of the process, in parentheses, can have any characters.
+  read -ra fields <<<"${stat##*) }"
+  case ${fields[0]} in Z | X) ;; *) echo "${fields[19]}" ;; esac
+}
 
 gone() { [ -z "$(start_time "$1")" ]; }
 
@@ -317,7 +323,7 @@ guard() { # PID
 }
 
 outlive() { # PID START_TIME: waits until the process has ended, then locks the lab, if it still exists
-  while [ -d "$dir" ] && [ "$(start_time "$1")" = "$2" ]; do sleep .25; done
+  while [ -d "$dir" ] && [ "$(start_time "$1")" = "$2" ]; do sleep 1; done
   [ ! -d "$dir" ] || lock
 }
 
