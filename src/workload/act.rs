@@ -191,7 +191,7 @@ impl<'a> Planner<'_, 'a> {
             seconds: 0,
             labelled: None,
             environments: self.environments(view),
-            gate_closed: view.pod.gate_left_closed
+            gate_closed: gate::may_be_left_closed(view)
                 && view.pod.task.as_ref().is_some_and(|last| last.gate_closed),
             claims: Vec::new(),
             note: String::new(),
@@ -356,7 +356,7 @@ impl<'a> Planner<'_, 'a> {
         }
         patch.send(&request);
         let (at, seconds) = (whole_seconds(input.now), request.deadline_seconds);
-        let gate_closed = task.gate_closed && view.pod.gate_left_closed;
+        let gate_closed = task.gate_closed && gate::may_be_left_closed(view);
         let ordered = PodTask { at, seconds, gate_closed, ..task.at_stage(Stage::Ordered, "") };
         self.patch(view, &ordered, patch, why);
     }
@@ -432,9 +432,7 @@ impl<'a> Planner<'_, 'a> {
     /// Writes `task` on the pod, with the annotations that belong to its stage.
     fn patch(&mut self, view: &PodView<'_>, task: &PodTask, mut patch: PodPatch, why: Why) {
         let mut task = task.clone();
-        // An agent that still works on the pod may leave the gate as it found it.
-        let works = view.pod.answer.as_ref().is_some_and(|answer| !answer.phase.is_terminal());
-        task.gate_closed &= task.stage != Stage::Done || works;
+        task.gate_closed &= task.stage != Stage::Done || gate::is_in_use(view);
         // Claims that were made with the resize.
         let is_claimed = |last: &PodTask| last.stage == Stage::Resizing && last.claims == task.claims;
         let is_claimed = view.pod.task.as_ref().is_some_and(is_claimed);

@@ -160,7 +160,12 @@ fn is_half_written(pod: &Pod) -> bool {
 /// nothing is touched, and the gate is open again.
 pub(super) fn left_closed(pod: &Pod, templates: &Templates<'_>) -> bool {
     let (Some(task), Some(answer)) = (&pod.task, &pod.answer) else { return false };
-    is_own(answer, task, templates) && has_failed_midway(answer) && task.stage != Stage::Done
+    // A later request that touched nothing leaves the gate as it found it, and its answer replaces that of the failure.
+    let was_closed = pod.gate_left_closed
+        && !task.gate_closed
+        && matches!(answer.phase, Phase::Cancelled | Phase::Refused);
+    let is_closed = has_failed_midway(answer) || was_closed;
+    is_own(answer, task, templates) && is_closed && task.stage != Stage::Done
 }
 
 /// True if the agent touched the pod for the request and did not complete it.

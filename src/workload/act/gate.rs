@@ -60,3 +60,14 @@ pub(super) fn has_closed_gate(view: &PodView<'_>, task: Option<&PodTask>) -> boo
     let has_failed = view.pod.answer.as_ref().is_some_and(has_failed_midway);
     view.pod.gate_left_closed && task.is_some_and(|task| task.gate_closed) && !has_failed
 }
+
+/// True if the gate is closed while no operation runs, or may be so when that of an agent has ended, which leaves the gate as it
+/// found it if its request is withdrawn.
+pub(super) fn may_be_left_closed(view: &PodView<'_>) -> bool {
+    view.pod.gate_left_closed || is_in_use(view)
+}
+
+/// True while an agent works on the pod: the gate shows its operation.
+pub(super) fn is_in_use(view: &PodView<'_>) -> bool {
+    view.pod.answer.as_ref().is_some_and(|answer| !answer.phase.is_terminal())
+}

@@ -147,3 +147,22 @@ fn an_agent_that_comes_back_after_the_update_was_taken_back_leaves_no_gate_close
         world.check_rest();
     }
 }
+
+/// Found by the tests above. The answer that named the failure is gone, and the pod has the image of its revision.
+#[test]
+fn a_gate_that_a_failure_left_closed_opens_although_the_repair_was_withdrawn() {
+    let strategy = json!({"type": "InplaceUpdate", "partition": 0, "maxUnavailable": 1, "maxSurge": 0, "onFailure": "Pause",
+        "inPlaceUpdateStrategy": {"gracePeriodSeconds": 10, "order": "StopFirst"}});
+    let draft = deployment().with("/updateStrategy", strategy).with(super::world::CPU, json!("1"));
+    let mut world = changed(draft.with("/replicas", json!(2)));
+    let reconcile = || Move::Reconcile(usize::MAX);
+    let agent = || Move::Agent(1, AgentMove::On);
+    let fails = [agent(), agent(), agent(), agent(), Move::Agent(1, AgentMove::Fail), Move::Image(1)];
+    let begun = [Move::Foreign(1, ForeignMove::Graced), reconcile(), reconcile(), reconcile()];
+    let repaired = [reconcile(), reconcile(), agent(), Move::Image(2), reconcile(), agent()];
+    for one in begun.into_iter().chain(fails).chain(repaired) {
+        world.make(&one);
+    }
+    world.come_to_rest();
+    world.check_rest();
+}
