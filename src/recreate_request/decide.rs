@@ -49,7 +49,7 @@ pub fn decide(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> De
     if let Some(pod) = pod
         && let Some(record) = record(object, pod)
     {
-        return begun(object, pod, record, now);
+        return begun(object, pod, &record, now);
     }
     if object.before.phase == Some(RecreatePhase::Recreating) {
         let message = match pod {
@@ -72,15 +72,7 @@ fn record(object: &RecreateRequest, pod: &Pod) -> Option<PodRecord> {
     // Another client removed the record and not the request: its time counts from the creation of the object. The outcomes of
     // other containers are not known any more.
     pod.base.request.iter().chain(answered).find(is_own).filter(|_| !terms::is_separate(object))?;
-    Some(PodRecord {
-        name: object.name.clone(),
-        uid: object.uid.clone(),
-        at: object.created,
-        seconds: terms::limit(object, object.created).seconds,
-        container: None,
-        ended: Vec::new(),
-        containers: Vec::new(),
-    })
+    Some(PodRecord::of(object, object.created, terms::limit(object, object.created).seconds))
 }
 
 fn completed(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decision {
@@ -110,16 +102,10 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
     if pod.base.node.is_none() {
         return refused(object, &format!("spec.podName: pod {name} is not scheduled to a node"), now);
     }
-    let is_separate = terms::is_separate(object);
-    let record = PodRecord {
-        name: object.name.clone(),
-        uid: object.uid.clone(),
-        at: now,
-        seconds: 0,
-        container: is_separate.then_some(0),
-        ended: Vec::new(),
-        containers: if is_separate { names(object) } else { Vec::new() },
-    };
+    let mut record = PodRecord::of(object, now, 0);
+    if terms::is_separate(object) {
+        (record.container, record.containers) = (Some(0), names(object));
+    }
     if terms::limit(object, now).until <= now {
         return failed(
             object,
@@ -127,19 +113,16 @@ fn begin(object: &RecreateRequest, pod: Option<&Pod>, now: Timestamp) -> Decisio
             now,
         );
     }
-    match send(object, pod, record, now) {
-        Ok(decision) => decision,
-        Err(problem) => refused(object, &problem, now),
-    }
+    send(object, pod, &record, now).unwrap_or_else(|problem| refused(object, &problem, now))
 }
 
 /// Writes the request for `record` as soon as nothing else works on the pod. An error says which fields cannot be carried out.
-fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) -> Result<Decision, String> {
+fn send(object: &RecreateRequest, pod: &Pod, record: &PodRecord, now: Timestamp) -> Result<Decision, String> {
     let limit = terms::limit(object, now);
-    let seconds = terms::share(object, &record, limit.seconds);
-    let request = terms::request(object, pod, &record, seconds).map_err(|problems| problems.join("; "))?;
+    let seconds = terms::share(object, record, limit.seconds);
+    let request = terms::request(object, pod, record, seconds).map_err(|problems| problems.join("; "))?;
     let mut patch = PodPatch::default();
-    let states = states(object, Some((pod, &record)));
+    let states = states(object, Some((pod, record)));
     let has_begun = record.is_recorded();
     // The request before this one may be unanswered. Its outcome is recorded, and this one replaces it.
     let own = if has_begun { record.id() } else { request.id.clone() };
@@ -154,7 +137,7 @@ fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) 
         let later = later(now, WAIT);
         let again = Some(if has_begun { later } else { later.min(limit.until) });
         // What has ended is recorded before another answer replaces that of the agent.
-        let is_new = has_begun && pod.record.as_ref() != Some(&record);
+        let is_new = has_begun && pod.record.as_ref() != Some(record);
         patch.annotations.insert(annotation::RECREATE_REQUEST.to_owned(), Some(json!(record).to_string()));
         patch.withdraw(&pod.base, &own);
         let patch = Some(patch).filter(|_| is_new);
@@ -163,7 +146,7 @@ fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) 
     }
     patch.send(&request);
     let container = record.open_container();
-    let record = PodRecord { at: now, seconds: request.deadline_seconds, container, ..record };
+    let record = PodRecord { at: now, seconds: request.deadline_seconds, container, ..record.clone() };
     patch.labels.insert(annotation::RECREATE_REQUEST_UID.to_owned(), Some(object.uid.clone()));
     patch.annotations.insert(annotation::RECREATE_REQUEST.to_owned(), Some(json!(record).to_string()));
     let reported = reported(object, states, RecreatePhase::Recreating, "");
@@ -171,35 +154,36 @@ fn send(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) 
 }
 
 /// The pod has a request, or the agent's answer to it.
-fn begun(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) -> Decision {
+fn begun(object: &RecreateRequest, pod: &Pod, record: &PodRecord, now: Timestamp) -> Decision {
     if record.container.is_some() && record.containers != names(object) {
         return failed(object, "spec.containers changed after the first request", now);
     }
     if record.is_recorded() {
         return next(object, pod, record, now);
     }
-    let states = states(object, Some((pod, &record)));
+    let states = || states(object, Some((pod, record)));
     match record.state(&pod.base, now) {
         TaskState::Ended(end) if record.container.is_some() => {
-            let mut ended = record.ended.clone();
-            ended.push(outcome(pod, &record, &end));
-            next(object, pod, PodRecord { ended, at: now, seconds: 0, ..record }, now)
+            let mut record = PodRecord { at: now, seconds: 0, ..record.clone() };
+            record.ended.push(outcome(pod, &record, &end));
+            next(object, pod, &record, now)
         }
-        TaskState::Ended(end) => self::ended(object, pod, &record, states, &end, now),
+        TaskState::Ended(end) => ended(object, pod, record, states(), &end, now),
         TaskState::Busy { .. } => {
-            let message = own_answer(pod, &record).map(|answer| answer.message.clone()).unwrap_or_default();
+            let message = own_answer(pod, record).map(|answer| answer.message.clone()).unwrap_or_default();
             let lost = later(record.at, SignedDuration::from_secs(record.seconds.into()));
             let again = later(now, WAIT).max(lost);
-            Decision { again: Some(again), ..reported(object, states, RecreatePhase::Recreating, &message) }
+            Decision { again: Some(again), ..reported(object, states(), RecreatePhase::Recreating, &message) }
         }
         TaskState::Over | TaskState::Waiting => failed(object, "the outcome is unknown", now),
     }
 }
 
 /// The request for the next container, or the end after the last one.
-fn next(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) -> Decision {
-    let states = states(object, Some((pod, &record)));
+fn next(object: &RecreateRequest, pod: &Pod, record: &PodRecord, now: Timestamp) -> Decision {
+    let states = || states(object, Some((pod, record)));
     if record.ended.len() >= object.spec.containers.len() {
+        let states = states();
         let message = summary(&states);
         return close(object, states, &message, now);
     }
@@ -211,7 +195,7 @@ fn next(object: &RecreateRequest, pod: &Pod, record: PodRecord, now: Timestamp) 
     } else {
         send(object, pod, record, now)
     };
-    sent.unwrap_or_else(|problem| failed_from(object, states, &problem, now))
+    sent.unwrap_or_else(|problem| failed_from(object, states(), &problem, now))
 }
 
 fn names(object: &RecreateRequest) -> Vec<String> {

@@ -142,6 +142,19 @@ pub struct Outcome {
 }
 
 impl PodRecord {
+    /// The record of a request for all containers.
+    fn of(object: &RecreateRequest, at: Timestamp, seconds: u32) -> Self {
+        Self {
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+            at,
+            seconds,
+            container: None,
+            ended: Vec::new(),
+            containers: Vec::new(),
+        }
+    }
+
     /// The id of the request.
     fn id(&self) -> String {
         request_id(&self.uid, self.container)

@@ -202,10 +202,8 @@ impl<'a> Planner<'_, 'a> {
     /// The revisions whose labels and annotations containers of the pod may have, because its last tasks failed.
     fn environments(&self, view: &PodView<'_>) -> Vec<String> {
         let known = |name: &&String| self.input.template(name).is_some();
-        last_unfinished(view)
-            .into_iter()
-            .flat_map(|last| last.environments.iter().filter(known).cloned())
-            .collect()
+        let unfinished = view.pod.task.iter().filter(|last| last.stage != Stage::Done);
+        unfinished.flat_map(|last| last.environments.iter().filter(known).cloned()).collect()
     }
 
     /// Advances a task as far as its gate and the budget allow.
@@ -220,15 +218,13 @@ impl<'a> Planner<'_, 'a> {
         let is_taken = !task.deletes() && view.is_taken();
         let allowed = task.purpose == Purpose::ScaleIn
             || node_has_capacity && !is_early && !is_taken && self.spare.allows(view.available);
-        if gate == Gate::Open && allowed {
-            match self.claim(view, task) {
-                Ok(claims) => {
-                    self.spare.spend(view.available);
-                    self.load.add(view.pod.node.as_deref().filter(|_| !task.deletes()));
-                    return self.execute(view, &PodTask { claims, ..task.clone() });
-                }
-                Err(budget) => drop(self.acts.budgets.insert(budget)),
-            }
+        if gate == Gate::Open
+            && allowed
+            && let Some(claimed) = self.claimed(view, task)
+        {
+            self.spare.spend(view.available);
+            self.load.add(view.pod.node.as_deref().filter(|_| !task.deletes()));
+            return self.execute(view, &claimed);
         }
         if task.labelled.is_some() {
             // It waits again, with its own labels: services, policies and budgets select pods by labels.
@@ -261,13 +257,17 @@ impl<'a> Planner<'_, 'a> {
         }
     }
 
-    /// The `PodDisruptionBudget`s to claim at before the task touches the pod; the name of one that does not allow it.
-    /// A pod that is not Ready is exempt.
-    fn claim(&mut self, view: &PodView<'_>, task: &PodTask) -> Result<Vec<String>, String> {
-        if task.deletes() || !view.ready {
-            return Ok(Vec::new());
+    /// The task with the `PodDisruptionBudget`s to claim at before it touches the pod; `None` if one does not allow it now. A
+    /// pod that is not Ready is exempt.
+    fn claimed(&mut self, view: &PodView<'_>, task: &PodTask) -> Option<PodTask> {
+        let exempt = task.deletes() || !view.ready;
+        match if exempt { Ok(Vec::new()) } else { self.disruptions.claim(view.pod, true) } {
+            Ok(claims) => Some(PodTask { claims, ..task.clone() }),
+            Err(budget) => {
+                self.acts.budgets.insert(budget);
+                None
+            }
         }
-        self.disruptions.claim(view.pod, true)
     }
 
     /// Entries lapse after two minutes, and an update may take longer.
@@ -557,11 +557,6 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
         [available, silent, lost, again, stuck, broken]
     });
     times.flatten().filter_map(later_than_now).min()
-}
-
-/// The last task of the pod, unless it succeeded.
-fn last_unfinished<'a>(view: &PodView<'a>) -> Option<&'a PodTask> {
-    view.pod.task.as_ref().filter(|last| last.stage != Stage::Done)
 }
 
 /// `task`, which does not complete, with its target among the revisions whose labels and annotations containers may have: the

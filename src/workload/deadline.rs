@@ -101,7 +101,7 @@ fn progresses(input: &ReconcileInput<'_>, action: &Action) -> bool {
                     matches!(&view.task_state, TaskState::Ended(end) if end.stage == Stage::Failed)
                 }
                 Why::Chosen | Why::Resize | Why::InPlace | Why::HotPatch => {
-                    let retried = view.last_end(input.update_name()) == Some(Stage::Unanswered);
+                    let retried = view.is_unanswered(input.update_name());
                     view.task_state != TaskState::Waiting && !retried
                 }
                 _ => false,

@@ -233,10 +233,7 @@ pub fn with_waiting(
     input: &ReconcileInput<'_>,
     (going, reason, message): (bool, &'static str, String),
 ) -> (bool, &'static str, String) {
-    let waits = |view: &&PodView<'_>| {
-        view.live().is_some_and(|task| task.stage == Stage::Resizing)
-            && matches!(view.pod.resize, Resize::Waits(_))
-    };
+    let waits = |view: &&PodView<'_>| view.is_resizing() && matches!(view.pod.resize, Resize::Waits(_));
     let mut waiting = input.views.iter().filter(waits);
     let (Some(first), others) = (waiting.next(), waiting.count()) else { return (going, reason, message) };
     let Resize::Waits(why) = &first.pod.resize else { return (going, reason, message) };

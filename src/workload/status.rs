@@ -163,7 +163,7 @@ fn others_continue(input: &ReconcileInput<'_>, scaling: &Scaling<'_>, acts: &Act
         |view: &PodView<'_>| acts.failed_hooks.iter().any(|failed| failed.pod == view.pod.name);
     let continues = |view: &PodView<'_>| {
         let updates = view.task_state == TaskState::Waiting && !view.waits_for(Purpose::ScaleIn);
-        let retried = view.last_end(update) == Some(Stage::Unanswered);
+        let retried = view.is_unanswered(update);
         let comes = view.is_at(update) && !view.available;
         updates || retried || comes || matches!(view.task_state, TaskState::Busy { .. })
     };

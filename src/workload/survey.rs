@@ -140,8 +140,7 @@ impl<'a> Survey<'a> {
         });
         let is_idle = |view: &PodView<'_>| {
             matches!(view.task_state, TaskState::Over | TaskState::Waiting)
-                || view.live().is_some_and(|task| task.stage == Stage::Resizing)
-                    && view.pod.resize == Resize::Taken
+                || view.is_resizing() && view.pod.resize == Resize::Taken
         };
         let waits = |view: &&PodView<'_>| {
             matches!(survey.route(view), Route::PodTask(Purpose::InPlace | Purpose::HotPatch))

@@ -159,10 +159,6 @@ fn current_group(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Grou
     input.views.iter().filter(pending).map(|view| group_of(input, view)).min()
 }
 
-fn is_resizing(task: &PodTask) -> bool {
-    task.stage == Stage::Resizing
-}
-
 /// True while an agent has the request for the task of `view` to `revision`.
 fn is_busy_with(view: &PodView<'_>, revision: &str) -> bool {
     matches!(view.task_state, TaskState::Busy { .. })
@@ -174,8 +170,8 @@ struct Allocation<'s, 'a> {
     input: &'s ReconcileInput<'a>,
     survey: &'s Survey<'a>,
     picks: Picks<'a>,
-    /// True when the partition holds back all pods that are old now.
-    all_held: bool,
+    /// How many of the pods that are old now the partition does not hold back, whether a task moves them already or not.
+    released: usize,
     /// How many more pods may go to the newest revision.
     allowance: usize,
     /// How many more tasks may begin, and on how many available pods.
@@ -190,6 +186,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
     fn new(input: &'s ReconcileInput<'a>, survey: &'s Survey<'a>, pool: &[&PodView<'a>]) -> Self {
         let update = input.update_name();
         let old = pool.iter().filter(|view| !view.is_at(update)).count();
+        let released = old.saturating_sub(survey.held);
         // Pods to be removed count as well while an agent has their requests.
         let is_busy = |view: &&PodView<'_>| matches!(view.task_state, TaskState::Busy { .. });
         let busy = input.views.iter().filter(is_busy).count();
@@ -198,7 +195,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
             // The partition holds back pods with ordinals individually.
             _ if input.spec.stateful().is_some() => usize::MAX,
             Held::All => 0,
-            Held::Part(_) => old.saturating_sub(survey.held + coming),
+            Held::Part(_) => released.saturating_sub(coming),
         };
         let more = pool.len().saturating_sub(input.spec.replicas);
         let limit = (input.spec.bounds().unavailable + more).max(1);
@@ -206,7 +203,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
             input,
             survey,
             picks: Picks::default(),
-            all_held: old <= survey.held,
+            released,
             allowance,
             budget: Budget { tasks: limit.saturating_sub(busy), ..spare(input, pool) },
             disruptions: input.disruptions(),
@@ -218,15 +215,10 @@ impl<'s, 'a> Allocation<'s, 'a> {
     /// than when their tasks began.
     fn go_on_with_resized(&mut self, pool: &[&PodView<'a>]) {
         let update = self.input.update_name();
-        let resized: Vec<_> = pool.iter().filter(|view| view.live().is_some_and(is_resizing)).collect();
-        let others =
-            |view: &&&PodView<'_>| is_busy_with(view, update) && !view.live().is_some_and(is_resizing);
-        let others = pool.iter().filter(others).count();
+        let others = pool.iter().filter(|view| is_busy_with(view, update) && !view.is_resizing()).count();
         let by_ordinal = self.input.spec.stateful().is_some();
-        let released =
-            pool.iter().filter(|view| !view.is_at(update)).count().saturating_sub(self.survey.held);
-        let mut released = if by_ordinal { usize::MAX } else { released.saturating_sub(others) };
-        for view in resized {
+        let mut released = if by_ordinal { usize::MAX } else { self.released.saturating_sub(others) };
+        for view in pool.iter().filter(|view| view.is_resizing()) {
             let Some(wanted) = self.wanted(view) else { continue };
             if wanted.target == update && !self.is_held(view) {
                 if released == 0 {
@@ -241,7 +233,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
     /// True when the partition keeps `view` from the newest revision.
     fn is_held(&self, view: &PodView<'_>) -> bool {
         let by_ordinal = self.input.spec.stateful().is_some();
-        if by_ordinal { !self.survey.is_eligible(self.input, view) } else { self.all_held }
+        if by_ordinal { !self.survey.is_eligible(self.input, view) } else { self.released == 0 }
     }
 
     /// The task that `view` may have: to the newest revision, or back to its own if it is held back between two.
@@ -340,11 +332,14 @@ fn may_begin(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
         return false;
     }
     let again = || view.pod.task.as_ref().is_none_or(|task| later(task.at, RETRY_AFTER) <= input.now);
-    match view.last_end(input.update_name()) {
-        Some(Stage::Failed) if view.last_failure(input.update_name()).is_some() => false,
-        Some(Stage::Unanswered) => again() && !view.is_taken(),
-        _ => !input.spec.is_in_place() || !view.is_taken(),
+    let update = input.update_name();
+    if view.last_failure(update) == Some(Stage::Failed) {
+        return false;
     }
+    if view.is_unanswered(update) {
+        return again() && !view.is_taken();
+    }
+    !input.spec.is_in_place() || !view.is_taken()
 }
 
 /// Compares two pods. Pods without ordinals: pods that serve no traffic first; with ordinals: the same, then the

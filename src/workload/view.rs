@@ -77,6 +77,11 @@ impl<'a> PodView<'a> {
             .flatten()
     }
 
+    /// True while cpu and memory of the pod are being resized for its task.
+    pub fn is_resizing(&self) -> bool {
+        self.live().is_some_and(|task| task.stage == Stage::Resizing)
+    }
+
     /// True when the pod's task has this `purpose` and nothing is touched yet.
     pub fn waits_for(&self, purpose: Purpose) -> bool {
         self.task_state == TaskState::Waiting
@@ -94,9 +99,9 @@ impl<'a> PodView<'a> {
         matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
     }
 
-    /// How the last task ended that did not complete: towards `revision`, or back to the pod's own.
-    pub fn last_end(&self, revision: &str) -> Option<Stage> {
-        self.last_failure(revision).or_else(|| self.last_failure(&self.pod.label))
+    /// True if no agent answered the request of the last task towards `revision`, or back to the pod's own: it is retried.
+    pub fn is_unanswered(&self, revision: &str) -> bool {
+        [revision, &self.pod.label].iter().any(|to| self.last_failure(to) == Some(Stage::Unanswered))
     }
 
     /// What follows from an update in place that a bk-bcs operator began and has not completed.

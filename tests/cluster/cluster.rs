@@ -199,6 +199,12 @@ impl Cluster {
         block_on(self.client.request(request)).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
+    /// The object with this name in the list at the path, if it is there.
+    pub(crate) fn find(&self, list: &str, name: &str) -> Option<Value> {
+        let found = self.read(&format!("{list}?fieldSelector=metadata.name={name}"));
+        found["items"].as_array().unwrap().first().cloned()
+    }
+
     /// The pods of the namespace `default` with a label, by name.
     pub(crate) fn pods(&self, label: &str) -> BTreeMap<String, Value> {
         let list = self.read(&format!("/api/v1/namespaces/default/pods?labelSelector={label}"));

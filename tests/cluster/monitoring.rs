@@ -186,9 +186,8 @@ impl<'a> Workload<'a> {
     /// Waits until the pod is Ready with an image of this name.
     fn ready(&self, image: &str) {
         eventually_within(LONG, "the pod of the GameDeployment", || {
-            let text = self.0.kubectl(&["get", "pods", "-l", "app=monitored-game", "-o", "json"]);
-            let pods: Value = serde_json::from_str(&text).unwrap();
-            let status = &pods["items"][0]["status"];
+            let pods = self.0.pods("app=monitored-game");
+            let status = pods.values().next().map_or(&Value::Null, |pod| &pod["status"]);
             let is_ready = status["containerStatuses"][0]["ready"] == true;
             let runs =
                 status["containerStatuses"][0]["image"].as_str().is_some_and(|name| name.contains(image));

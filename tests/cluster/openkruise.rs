@@ -54,9 +54,7 @@ fn install(cluster: &Cluster) {
 }
 
 fn object(cluster: &Cluster, name: &str) -> Option<Value> {
-    let all = "/apis/apps.kruise.io/v1alpha1/namespaces/default/containerrecreaterequests";
-    let found = cluster.read(&format!("{all}?fieldSelector=metadata.name={name}"));
-    found["items"].as_array().unwrap().first().cloned()
+    cluster.find("/apis/apps.kruise.io/v1alpha1/namespaces/default/containerrecreaterequests", name)
 }
 
 fn completed(cluster: &Cluster, name: &str) -> Value {
@@ -65,6 +63,16 @@ fn completed(cluster: &Cluster, name: &str) -> Value {
             .map(|object| object["status"].clone())
             .filter(|status| status["phase"] == "Completed")
     })
+}
+
+/// Creates an object and waits for its end; returns the status.
+fn carried_out(cluster: &Cluster, name: &str, spec: &Value) -> Value {
+    cluster.apply(
+        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
+            "metadata": {"name": name, "namespace": "default"}, "spec": spec})
+        .to_string(),
+    );
+    completed(cluster, name)
 }
 
 fn a_container_is_restarted_and_the_object_deleted(cluster: &Cluster) {
@@ -101,14 +109,9 @@ fn the_next_container_is_restarted_after_one_that_fails(cluster: &Cluster) {
         ),
     );
     let before = pod.facts().settled();
-    cluster.apply(
-        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
-            "metadata": {"name": "both", "namespace": "default"},
-            "spec": {"podName": pod.name, "containers": [{"name": "app"}, {"name": "side"}],
-                "strategy": {"failurePolicy": "Ignore", "minStartedSeconds": 2}}})
-        .to_string(),
-    );
-    let status = completed(cluster, "both");
+    let spec = json!({"podName": pod.name, "containers": [{"name": "app"}, {"name": "side"}],
+        "strategy": {"failurePolicy": "Ignore", "minStartedSeconds": 2}});
+    let status = carried_out(cluster, "both", &spec);
     let containers = &status["containerRecreateStates"];
     assert_eq!(
         (&containers[0]["phase"], &containers[1]["phase"]),
@@ -125,12 +128,7 @@ fn what_cannot_be_carried_out_touches_nothing(cluster: &Cluster) {
     let before = pod.facts().settled();
     let create = |name: &str, strategy: Value| {
         let spec = json!({"podName": pod.name, "containers": [{"name": "app"}], "strategy": strategy});
-        cluster.apply(
-            &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
-                "metadata": {"name": name, "namespace": "default"}, "spec": spec})
-            .to_string(),
-        );
-        completed(cluster, name)
+        carried_out(cluster, name, &spec)
     };
     let unknown = create("unknown", json!({"newField": true}));
     let message = unknown["message"].as_str().unwrap();
@@ -154,14 +152,9 @@ fn a_container_has_the_time_to_stop_that_the_object_says(cluster: &Cluster) {
         ),
     );
     let before = pod.facts().settled();
-    cluster.apply(
-        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
-            "metadata": {"name": "hurried", "namespace": "default"},
-            "spec": {"podName": pod.name, "containers": [{"name": "app"}], "activeDeadlineSeconds": 60,
-                "strategy": {"terminationGracePeriodSeconds": 3}}})
-        .to_string(),
-    );
-    let status = completed(cluster, "hurried");
+    let spec = json!({"podName": pod.name, "containers": [{"name": "app"}], "activeDeadlineSeconds": 60,
+        "strategy": {"terminationGracePeriodSeconds": 3}});
+    let status = carried_out(cluster, "hurried", &spec);
     assert_eq!(status["containerRecreateStates"][0]["phase"], "Succeeded", "{status:#}");
     let after = pod.facts().settled();
     assert_ne!(after.running("app").id, before.running("app").id);
@@ -180,13 +173,9 @@ fn a_pod_is_drained_by_the_gate_that_it_has(cluster: &Cluster) {
         &format!("readinessGates: [{{conditionType: {GATE}}}]\n{}", PAIR.trim_start()),
     );
     pod.wait("it is Ready", crate::pod::is_ready);
-    cluster.apply(
-        &json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "ContainerRecreateRequest",
-            "metadata": {"name": "drained", "namespace": "default"},
-            "spec": {"podName": pod.name, "containers": [{"name": "app"}], "strategy": {"unreadyGracePeriodSeconds": 2}}})
-        .to_string(),
-    );
-    let status = completed(cluster, "drained");
+    let strategy = json!({"unreadyGracePeriodSeconds": 2});
+    let spec = json!({"podName": pod.name, "containers": [{"name": "app"}], "strategy": strategy});
+    let status = carried_out(cluster, "drained", &spec);
     assert_eq!(status["containerRecreateStates"][0]["phase"], "Succeeded", "{status:#}");
     pod.wait("it is Ready again", crate::pod::is_ready);
     let seen = pod.seen();

@@ -209,10 +209,7 @@ fn deployment() -> Value {
 
 /// The pods of the Deployment, in the order of their names.
 fn pods(cluster: &Cluster) -> Vec<Value> {
-    let list = cluster.kubectl(&["get", "pods", "-l", "readme=web", "-o", "json"]);
-    let mut list: Value = serde_json::from_str(&list).unwrap();
-    let Value::Array(pods) = list["items"].take() else { panic!("{list:#}") };
-    pods
+    cluster.pods("readme=web").into_values().collect()
 }
 
 fn restarts(pods: &[Value]) -> Vec<i64> {

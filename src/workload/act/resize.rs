@@ -47,10 +47,10 @@ impl<'a> Planner<'_, 'a> {
         }
         let elsewhere = wanted.is_some_and(|wanted| wanted.target != task.target);
         let goes_on = wanted.is_some() && !elsewhere;
-        let is_complete = self.targets(view, task).is_empty();
         let missing = resize::missing(view, target, &input.revisions);
-        let is_next = missing.is_some() || view.pod.resize == Resize::Taken && !is_complete;
-        if is_next && view.is_taken() {
+        // Containers are to be replaced, and the resize does not hold that up.
+        let replaces = view.pod.resize == Resize::Taken && !self.targets(view, task).is_empty();
+        if (missing.is_some() || replaces) && view.is_taken() {
             // Another client's request is carried out first.
             return;
         }
@@ -66,24 +66,18 @@ impl<'a> Planner<'_, 'a> {
             return self.acts.actions.push(Action::Resize { pod, spec, task: task.clone() });
         }
         match resize::answer(view.pod, task, input.now) {
-            Answer::Taken if !goes_on && !is_complete => self.give_up(view, task),
+            Answer::Taken if replaces && !goes_on => self.give_up(view, task),
             Answer::Taken if is_early(input, view, target) => self.await_ready(view, task, target),
-            Answer::Taken => self.proceed_resized(view, task),
+            // A pod that was not Ready when it was resized was not claimed at its `PodDisruptionBudget`s.
+            Answer::Taken if replaces && task.claims.is_empty() => {
+                if let Some(claimed) = self.claimed(view, task) {
+                    self.execute(view, &claimed);
+                }
+            }
+            Answer::Taken => self.execute(view, task),
             Answer::Waits(_) if elsewhere => self.give_up(view, task),
             Answer::Waits(until) => until.into_iter().for_each(|until| self.at(until)),
             Answer::Never(why) => self.end(view, task, &End::new(Stage::Failed, "", why)),
-        }
-    }
-
-    /// The request that follows the resize. A pod that was not Ready when it was resized was not claimed at its
-    /// `PodDisruptionBudget`s.
-    fn proceed_resized(&mut self, view: &PodView<'_>, task: &PodTask) {
-        if !task.claims.is_empty() || self.targets(view, task).is_empty() {
-            return self.execute(view, task);
-        }
-        match self.claim(view, task) {
-            Ok(claims) => self.execute(view, &PodTask { claims, ..task.clone() }),
-            Err(budget) => drop(self.acts.budgets.insert(budget)),
         }
     }
 

@@ -122,25 +122,35 @@ fn a_takeover_without_a_failure_restarts_only_the_containers_with_the_old_image(
     });
 }
 
+/// A takeover of an update that had not come far on one of two pods, whose request is sent.
+fn taken_over() -> World {
+    let strategy = json!({"type": "InplaceUpdate", "partition": 0, "maxUnavailable": 1, "maxSurge": 0, "onFailure": "Pause",
+        "inPlaceUpdateStrategy": {"gracePeriodSeconds": 10, "order": "StopFirst"}});
+    let draft = deployment().with("/updateStrategy", strategy).with(super::world::CPU, json!("1"));
+    let mut world = changed(draft.with("/replicas", json!(2)));
+    world.make(&Move::Foreign(1, ForeignMove::Graced));
+    for _ in 0..3 {
+        world.make(&reconcile());
+    }
+    world
+}
+
+fn reconcile() -> Move {
+    Move::Reconcile(usize::MAX)
+}
+
+fn agent() -> Move {
+    Move::Agent(1, AgentMove::On)
+}
+
 /// Found by the tests above. A controller that had given up its task did not know any more that it had closed the gate when
 /// the agent came back, found the request withdrawn, and left the gate as it was.
 #[test]
 fn an_agent_that_comes_back_after_the_update_was_taken_back_leaves_no_gate_closed() {
-    let strategy = json!({"type": "InplaceUpdate", "partition": 0, "maxUnavailable": 1, "maxSurge": 0,
-        "inPlaceUpdateStrategy": {"gracePeriodSeconds": 10, "order": "StopFirst"}});
-    let draft = deployment().with("/updateStrategy", strategy).with(super::world::CPU, json!("1"));
     for steps in 1..3 {
-        let mut world = changed(draft.clone().with("/replicas", json!(2)));
-        let begun = [
-            Move::Foreign(1, ForeignMove::Graced),
-            Move::Reconcile(usize::MAX),
-            Move::Reconcile(usize::MAX),
-            Move::Reconcile(usize::MAX),
-        ];
-        let works = (0..steps).map(|_| Move::Agent(1, AgentMove::On));
-        let undone =
-            [Move::Wait(730), Move::Image(1), Move::Reconcile(usize::MAX), Move::Reconcile(usize::MAX)];
-        for one in begun.into_iter().chain(works).chain(undone) {
+        let mut world = taken_over();
+        let undone = [Move::Wait(730), Move::Image(1), reconcile(), reconcile()];
+        for one in (0..steps).map(|_| agent()).chain(undone) {
             world.make(&one);
         }
         world.come_to_rest();
@@ -151,16 +161,10 @@ fn an_agent_that_comes_back_after_the_update_was_taken_back_leaves_no_gate_close
 /// Found by the tests above. The answer that named the failure is gone, and the pod has the image of its revision.
 #[test]
 fn a_gate_that_a_failure_left_closed_opens_although_the_repair_was_withdrawn() {
-    let strategy = json!({"type": "InplaceUpdate", "partition": 0, "maxUnavailable": 1, "maxSurge": 0, "onFailure": "Pause",
-        "inPlaceUpdateStrategy": {"gracePeriodSeconds": 10, "order": "StopFirst"}});
-    let draft = deployment().with("/updateStrategy", strategy).with(super::world::CPU, json!("1"));
-    let mut world = changed(draft.with("/replicas", json!(2)));
-    let reconcile = || Move::Reconcile(usize::MAX);
-    let agent = || Move::Agent(1, AgentMove::On);
+    let mut world = taken_over();
     let fails = [agent(), agent(), agent(), agent(), Move::Agent(1, AgentMove::Fail), Move::Image(1)];
-    let begun = [Move::Foreign(1, ForeignMove::Graced), reconcile(), reconcile(), reconcile()];
     let repaired = [reconcile(), reconcile(), agent(), Move::Image(2), reconcile(), agent()];
-    for one in begun.into_iter().chain(fails).chain(repaired) {
+    for one in fails.into_iter().chain(repaired) {
         world.make(&one);
     }
     world.come_to_rest();

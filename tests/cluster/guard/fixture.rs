@@ -104,16 +104,12 @@ impl<'a> Fixture<'a> {
         now().duration_since(since)
     }
 
-    fn find(&self, pod: &str) -> Option<Value> {
-        let path = format!("/api/v1/namespaces/default/pods?fieldSelector=metadata.name={pod}");
-        self.cluster.read(&path)["items"].as_array().unwrap().first().cloned()
-    }
-
     /// Waits until the pod is terminating or gone.
     pub(super) fn gone(&self, pod: &str) {
         self.until(&format!("{pod} is gone"), || {
             let stays = |pod: Value| pod["metadata"]["deletionTimestamp"].is_null();
-            (!self.find(pod).is_some_and(stays)).then_some(())
+            let found = self.cluster.find("/api/v1/namespaces/default/pods", pod);
+            (!found.is_some_and(stays)).then_some(())
         });
     }
 

@@ -10,7 +10,7 @@ use crate::podtask::disruption::DisruptionAllowance;
 use crate::workload::action::BudgetClaims;
 
 /// A budget for all pods with this number of allowed disruptions and these entries.
-fn allowing(allowed: i64, entries: &[(&str, i64)]) -> DisruptionAllowance {
+pub(super) fn allowing(allowed: i64, entries: &[(&str, i64)]) -> DisruptionAllowance {
     let entries: BTreeMap<_, _> = entries.iter().map(|(name, second)| (*name, at(*second))).collect();
     let budget = json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
         "status": {"disruptionsAllowed": allowed, "disruptedPods": entries}});

@@ -7,7 +7,7 @@ use crate::podtask::resources::Resize;
 
 const RESOURCES: &str = "/template/spec/containers/0/resources";
 
-fn with_cpu(cpu: &str) -> Draft {
+pub(super) fn with_cpu(cpu: &str) -> Draft {
     deployment()
         .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 1}))
         .with(RESOURCES, json!({"limits": {"cpu": cpu, "memory": "1Gi"}}))

@@ -1,18 +1,11 @@
 //! What has changed while a pod waited for its node or for its hook is looked at again before its containers are touched.
 
-use std::sync::Arc;
-
 use jiff::SignedDuration;
 
+use super::disruptions::allowing;
+use super::resize::with_cpu;
 use super::*;
-use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::resources::Resize;
-
-fn with_cpu(cpu: &str) -> Draft {
-    deployment()
-        .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 1}))
-        .with("/template/spec/containers/0/resources", json!({"limits": {"cpu": cpu, "memory": "1Gi"}}))
-}
 
 fn running(draft: &Draft) -> Sight {
     let mut sight = sight(&["web-a", "web-b", "web-c"], &draft.revision());
@@ -33,6 +26,10 @@ fn deferred(old: &Draft, new: &Draft) -> (Sight, String) {
     sight.pod(&name).resize = Resize::Waits("Deferred: the node is full".into());
     step(&mut sight, new);
     (sight, name)
+}
+
+fn is_resized(pod: &Pod) -> bool {
+    pod.task.as_ref().is_some_and(|task| task.stage == Stage::Resizing)
 }
 
 fn taken(sight: &mut Sight, name: &str, draft: &Draft) -> Vec<String> {
@@ -62,7 +59,6 @@ fn a_partition_that_releases_fewer_pods_than_are_being_resized_holds_the_others_
     let two = |draft: Draft| draft.with("/updateStrategy/maxUnavailable", json!(2));
     let new = two(with_cpu("2").image("app:2"));
     let (mut sight, _) = deferred(&two(with_cpu("1")), &new);
-    let is_resized = |pod: &Pod| pod.task.as_ref().is_some_and(|task| task.stage == Stage::Resizing);
     assert_eq!(sight.pods.iter().filter(|pod| is_resized(pod)).count(), 2);
     let held = new.with("/updateStrategy/partition", json!(2));
     let mut requested = 0;
@@ -120,20 +116,15 @@ fn a_pod_that_is_ready_after_its_resize_is_claimed_before_its_container_is_repla
     for pod in &mut sight.pods {
         pod.ready_since = None;
     }
-    let allowing = |allowed: i64| {
-        let budget = json!({"metadata": {"name": "web"}, "spec": {"selector": {}}, "status": {"disruptionsAllowed": allowed}});
-        DisruptionAllowance::new([Arc::new(serde_json::from_value(budget).unwrap())], "v1")
-    };
-    sight.disruptions = allowing(0);
+    sight.disruptions = allowing(0, &[]);
     step(&mut sight, &new);
     step(&mut sight, &new);
-    let is_resized = |pod: &&Pod| pod.task.as_ref().is_some_and(|task| task.stage == Stage::Resizing);
-    let name = sight.pods.iter().find(is_resized).unwrap().name.clone();
+    let name = sight.pods.iter().find(|pod| is_resized(pod)).unwrap().name.clone();
     for pod in &mut sight.pods {
         pod.ready_since = Some(at(-900));
     }
     assert_eq!(taken(&mut sight, &name, &new), Vec::<String>::new());
-    sight.disruptions = allowing(1);
+    sight.disruptions = allowing(1, &[]);
     assert_eq!(taken(&mut sight, &name, &new), [name.as_str()]);
     assert!(!sight.pod(&name).task.as_ref().unwrap().claims.is_empty());
 }

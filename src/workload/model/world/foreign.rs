@@ -1,9 +1,12 @@
 //! Updates in place that a bk-bcs operator began before it was replaced: its marks on the pods, the kubelets that go on with
 //! them, and the readiness gates of all pods.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
+use crate::api::request::Request;
 use crate::api::status::Step;
 use crate::api::{annotation, workload_key};
 use crate::podtask::foreign::{ForeignStep, ForeignUpdate};
@@ -135,10 +138,7 @@ impl World {
     /// What the pods show of their gates and of the updates of the operator.
     pub(super) fn report_gates(&mut self) {
         for pod in &mut self.pods {
-            // From the drain on, the gate shows the operation of the agent.
-            let drained = self.open.contains_key(&pod.uid)
-                && pod.answer.as_ref().is_some_and(|answer| answer.step > Some(Step::Pull));
-            let gate = self.gates.get(&pod.uid).filter(|_| !drained);
+            let gate = self.gates.get(&pod.uid).filter(|_| !is_drained(&self.open, pod));
             pod.gate_left_closed = matches!(gate, Some(Gate::ByController | Gate::Failed));
             let taken_over = pod.gate_left_closed && pod.task.as_ref().is_some_and(|task| task.gate_closed);
             let marks = self.marks.get(&pod.uid);
@@ -161,9 +161,7 @@ impl World {
                 }
                 Action::SetGate { pod: one, open: true } => {
                     let pod = pod(&one.name);
-                    let step = pod.answer.as_ref().and_then(|answer| answer.step);
-                    let works = self.open.contains_key(&pod.uid) && step > Some(Step::Pull);
-                    assert!(!works, "an agent works on {}", one.name);
+                    assert!(!is_drained(&self.open, pod), "an agent works on {}", one.name);
                     let runs = self.marks.get(&pod.uid).map(|marks| marks.runs.as_str());
                     assert_eq!(runs, pod.image(APP), "{} takes traffic with an old container", one.name);
                 }
@@ -183,6 +181,11 @@ impl World {
         let marks = self.marks.iter().filter(|(_, marks)| is_written(marks) == written);
         marks.map(|(uid, _)| uid.clone()).collect()
     }
+}
+
+/// True while an agent works on the pod and its gate shows that: from the drain on.
+fn is_drained(open: &BTreeMap<String, Request>, pod: &Pod) -> bool {
+    open.contains_key(&pod.uid) && pod.answer.as_ref().is_some_and(|answer| answer.step > Some(Step::Pull))
 }
 
 /// The pod as the API server has it, as far as an update of the operator shows.
