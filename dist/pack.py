@@ -83,6 +83,15 @@ def charts(release):
     return {f"inplace-{release.version}.tgz": packed, f"inplace-{release.version}-chart.tar": image.layout(entries, blobs)}
 
 
+def manifests(release):
+    """Returns the archive with what `kubectl apply -k` takes, in the folder `daemonset`, as in the sources."""
+    name = f"inplace-{release.version}-manifests"
+    files = {f"daemonset/{path}": content for path, content in folder(ROOT, "daemonset").items()
+             if os.sep in path and not path.startswith(("chart/", "__pycache__/"))}
+    entries = {f"{name}/{path}": (content, 0o644) for path, content in (files | {"LICENSE": release.licence}).items()}
+    return {name + ".tar.gz": archive.compress(archive.tar(archive.with_folders(entries), release.time))}
+
+
 def debs(binaries, release):
     return {
         f"inplace_{release.version.replace('-', '~')}_{arch}.deb": deb.package(
@@ -109,6 +118,7 @@ def main():
     paths = dict(sorted(binary.split("=", 1) for binary in release.binary))
     binaries = {arch: image.program(path, arch) for arch, path in paths.items()}
     files = tarballs(binaries, release) | images(binaries, release) | charts(release) | debs(binaries, release)
+    files |= manifests(release)
     sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items()))
     for name, content in (files | {"SHA256SUMS": sums.encode()}).items():
         with open(os.path.join(release.out, name), "wb") as file:

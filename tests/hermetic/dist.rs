@@ -81,6 +81,33 @@ fn krew_finds_its_archives_and_the_files_in_them() {
     assert_eq!(architectures, ["amd64", "arm64"]);
 }
 
+/// A user who has only the files of a release installs with kustomize what a clone installs.
+#[test]
+fn the_manifests_of_a_release_install_what_those_of_the_sources_do() {
+    let files = packed();
+    let name = format!("inplace-{VERSION}-manifests");
+    let folder = files.unpacked(&format!("{name}.tar.gz")).join(name);
+    assert!(folder.join("LICENSE").is_file());
+    let rendered = |path: &Path| succeeded(Command::new("kubectl").arg("kustomize").arg(path));
+    let preset = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../daemonset/base]\n\
+                  components: [../daemonset/platforms/k3s]\n";
+    fs::create_dir(folder.join("overlay")).unwrap();
+    fs::write(folder.join("overlay/kustomization.yaml"), preset).unwrap();
+    assert!(rendered(&folder.join("overlay")).contains("/run/k3s/containerd"), "the preset of k3s");
+    let mut others = Vec::new();
+    for entry in fs::read_dir("daemonset").unwrap() {
+        let source = entry.unwrap().path();
+        let kustomization = fs::read_to_string(source.join("kustomization.yaml")).unwrap_or_default();
+        if kustomization.contains("kind: Kustomization") {
+            assert_eq!(rendered(&folder.join(&source)), rendered(&source), "{}", source.display());
+        } else if source.is_dir() && !folder.join(&source).is_dir() {
+            others.push(source.file_name().unwrap().to_owned());
+        }
+    }
+    others.retain(|name| name != "__pycache__");
+    assert_eq!(others, ["chart"], "it has files of its own");
+}
+
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the folder of whoever builds, which no page may name")]
 fn the_manual_has_a_page_with_examples_for_every_command() {
