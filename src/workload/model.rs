@@ -305,6 +305,45 @@ fn a_container_that_breaks_while_its_pod_is_resized_waits_for_a_standby() {
     world.check_rest();
 }
 
+/// The same after the request that follows the resize was withdrawn, because no agent answered.
+#[test]
+fn a_container_that_may_serve_waits_for_a_standby_when_only_the_resize_of_the_last_update_was_done() {
+    let strategy = json!({"type": "InplaceUpdate", "partition": 0, "maxUnavailable": 2, "maxSurge": 2, "onFailure": "Pause",
+        "inPlaceUpdateStrategy": {"gracePeriodSeconds": 10, "order": "StartFirst"}});
+    let draft = deployment()
+        .with("/updateStrategy", strategy)
+        .with(world::CPU, json!("1"))
+        .with("/minReadySeconds", json!(0))
+        .with("/progressDeadlineSeconds", json!(null))
+        .with(
+            "/template/metadata/annotations",
+            json!({"pod.gamestatefulset.bkbcs.tencent.com/node-lost-force-delete": "true"}),
+        )
+        .with("/replicas", json!(5));
+    let mut world = World::new(draft);
+    for one in [
+        Move::Reconcile(usize::MAX),
+        Move::Cpu(2),
+        Move::Image(3),
+        Move::Kubelet,
+        Move::Reconcile(usize::MAX),
+        Move::Reconcile(usize::MAX),
+        Move::Scale(1),
+        Move::Resize(4, ResizeMove::Take),
+        Move::Reconcile(usize::MAX),
+        Move::Kubelet,
+        Move::Wait(120),
+        Move::Reconcile(usize::MAX),
+        Move::Node(2, true),
+        Move::Image(2),
+        Move::Reconcile(usize::MAX),
+    ] {
+        world.make(&one);
+    }
+    world.come_to_rest();
+    world.check_rest();
+}
+
 #[test]
 fn budgets_hold_at_every_reconcile_and_the_workload_always_completes() {
     let cases = (drafts(), prop::collection::vec(moves(), 0..120));

@@ -53,12 +53,16 @@ impl<'a> PodView<'a> {
         self.revision == revision && !self.between_revisions
     }
 
-    /// True when nothing but the resize of its present task lies between the pod and its own revision: no task has failed on
-    /// it.
+    /// True when nothing but a resize lies between the pod and its own revision: the task of the resize has written no request,
+    /// or no agent began it.
     pub fn is_only_resized(&self, templates: &Templates<'_>) -> bool {
-        let resizes = |task: &PodTask| task.stage == Stage::Resizing && task.target != self.pod.label;
+        let is_untouched = self.pod.task.as_ref().is_some_and(|task| {
+            let is_early = self.live().is_some() && matches!(task.stage, Stage::Chosen | Stage::Resizing);
+            let is_unbegun = || matches!(self.end(), Some(Stage::Unanswered | Stage::Dropped));
+            task.target != self.pod.label && (is_early || is_unbegun())
+        });
         let has_other_image = || self.pod.images.iter().any(|(name, _)| is_off(self.pod, name, templates));
-        self.live().is_some_and(resizes)
+        is_untouched
             && !left_closed(self.pod, templates)
             && !has_other_image()
             && !has_other_environment(self.pod, templates)
@@ -88,15 +92,19 @@ impl<'a> PodView<'a> {
             && self.pod.task.as_ref().is_some_and(|task| task.purpose == purpose)
     }
 
+    /// How the last task ended.
+    fn end(&self) -> Option<Stage> {
+        match &self.task_state {
+            TaskState::Ended(end) => Some(end.stage),
+            TaskState::Over => self.pod.task.as_ref().map(|task| task.stage),
+            TaskState::Waiting | TaskState::Busy { .. } => None,
+        }
+    }
+
     /// How the last task towards `revision` ended, if it did not get there.
     pub fn last_failure(&self, revision: &str) -> Option<Stage> {
-        let task = self.pod.task.as_ref().filter(|task| task.target == revision)?;
-        let stage = match &self.task_state {
-            TaskState::Ended(end) => end.stage,
-            TaskState::Over => task.stage,
-            TaskState::Waiting | TaskState::Busy { .. } => return None,
-        };
-        matches!(stage, Stage::Failed | Stage::Unanswered).then_some(stage)
+        self.pod.task.as_ref().filter(|task| task.target == revision)?;
+        self.end().filter(|stage| matches!(stage, Stage::Failed | Stage::Unanswered))
     }
 
     /// True if no agent answered the request of the last task towards `revision`, or back to the pod's own: it is retried.
