@@ -5,6 +5,7 @@
 
 use std::{
     fs,
+    process::Output,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -29,8 +30,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     pod::{Ended, wrapped},
-    support::lab::Lab,
     support::wait::eventually,
+    support::{hold::Holds, lab::Lab},
 };
 
 /// A pod that appears to be created by a kubelet.
@@ -168,15 +169,31 @@ fn the_attempt_after_next_is_held_until_the_new_one_runs() {
 fn beside_a_kubelet_that_races_one_container_runs() {
     let pod = Kubelets::make("raced", "");
     let kubelet = Kubelet::watch(&pod);
-    let mut cycles = 0..40_u32;
-    while cycles.start < 8 || kubelet.refused.load(Ordering::Relaxed) == 0 {
-        let cycle = cycles.next().expect("the kubelet comes to the fence in 40 restarts");
-        let ended = Ended::of(&pod.program(&["restart", "-c", "app"]).output().unwrap());
-        let status = ended.is(Phase::Succeeded);
-        assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, cycle + 1, "{status:?}");
+    let restarted = |attempt: u32, output: &Output| {
+        let status = Ended::of(output).is(Phase::Succeeded);
+        assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, attempt, "{status:?}");
         assert_eq!(pod.running(), 1, "{:?}", pod.containers());
         pod.one_at_a_time();
+    };
+    for attempt in 1..=8 {
+        restarted(attempt, &pod.program(&["restart", "-c", "app"]).output().unwrap());
     }
+
+    // Once more; this time the kubelet surely comes between the creation of the replacement and its start.
+    let holds = Holds::below(pod.state.path());
+    holds.set(&pod.uid, "before effect Start");
+    kubelet.pause(true);
+    let mut restart = pod.program(&["restart", "-c", "app"]);
+    let output = thread::spawn({
+        restart.env("INPLACE_FAULT_HOLD", holds.folder());
+        move || restart.output().unwrap()
+    });
+    eventually("the replacement to be created", || holds.held(&pod.uid));
+    let before = kubelet.refused();
+    kubelet.pause(false);
+    eventually("the fence to have the name", || (kubelet.refused() > before).then_some(()));
+    holds.release();
+    restarted(9, &output.join().unwrap());
     kubelet.end();
     assert!(pod.containers().1.is_empty() && pod.running() == 1, "{:?}", pod.containers());
 }
@@ -223,43 +240,58 @@ fn a_start_goes_on_when_its_caller_stops_waiting() {
 
 /// A thread that restarts a container that does not run.
 struct Kubelet {
-    stop: Arc<AtomicBool>,
+    signals: Arc<Signals>,
     thread: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Signals {
+    stop: AtomicBool,
+    pause: AtomicBool,
     /// How often the runtime refused it a container after one that was created and not started: the fence had the name.
-    refused: Arc<AtomicU32>,
+    refused: AtomicU32,
 }
 
 impl Kubelet {
     fn watch(pod: &Kubelets) -> Self {
         let (lab, uid, sandbox) = (pod.lab, pod.uid.clone(), pod.sandbox.clone());
-        let (stop, refused) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
-        let kubelet = (Arc::clone(&stop), Arc::clone(&refused));
+        let signals = Arc::<Signals>::default();
+        let own = Arc::clone(&signals);
         let thread = thread::spawn(move || {
             let tokio = Builder::new_current_thread().enable_all().build().unwrap();
             tokio.block_on(async {
-                let (stop, refused) = kubelet;
                 let client = client(lab);
-                while !stop.load(Ordering::Relaxed) {
+                while !own.stop.load(Ordering::Relaxed) {
                     let mut all = client.containers(Some((annotation::POD_UID, &uid))).await.unwrap();
                     all.retain(|one| one.labels[annotation::CONTAINER_NAME] == "app");
                     let newest = all.into_iter().max_by_key(|one| one.created_at).unwrap();
-                    if newest.state == i32::from(ContainerState::ContainerRunning) {
+                    let runs = newest.state == i32::from(ContainerState::ContainerRunning);
+                    if runs || own.pause.load(Ordering::Relaxed) {
                         tokio::time::sleep(Duration::from_millis(2)).await;
                         continue;
                     }
                     let attempt = newest.metadata.as_ref().unwrap().attempt + 1;
                     let made = make(&client, &sandbox, &newest.id, attempt).await;
                     if made == Err(Class::NameTaken) && newest.state() == ContainerState::ContainerCreated {
-                        refused.fetch_add(1, Ordering::Relaxed);
+                        own.refused.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             });
         });
-        Self { stop, thread, refused }
+        Self { signals, thread }
+    }
+
+    /// Makes it only watch, or lets it act again.
+    fn pause(&self, pause: bool) {
+        self.signals.pause.store(pause, Ordering::Relaxed);
+    }
+
+    fn refused(&self) -> u32 {
+        self.signals.refused.load(Ordering::Relaxed)
     }
 
     fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.signals.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap();
     }
 }
