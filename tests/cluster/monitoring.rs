@@ -148,8 +148,8 @@ fn rolled_out(cluster: &Cluster, name: &str, strategy: &str) {
             "strategy": strategy, "maxUnavailable": "100%", "pod": pod}});
     cluster.apply(&rollout.to_string());
     eventually_within(LONG, name, || {
-        let text = cluster.kubectl(&["get", "inplacerollout", name, "-o", "json"]);
-        let status = &serde_json::from_str::<Value>(&text).unwrap()["status"];
+        let path = format!("/apis/inplace.dev/v1alpha1/namespaces/default/inplacerollouts/{name}");
+        let status = &cluster.read(&path)["status"];
         assert_ne!(status["phase"], "Failed", "{status:#}");
         if status["phase"] == "Succeeded" { Ok(()) } else { Err(status.to_string()) }
     });

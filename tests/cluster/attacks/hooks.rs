@@ -105,8 +105,8 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
     tenant.cluster.apply(&own.to_string());
     // The tenant's hooks would take more than ten minutes.
     let ended = eventually("the end of the other namespace's hook", || {
-        let run = tenant.cluster.kubectl(&["get", "hookrun", "own", "-n", &victim.namespace, "-o", "json"]);
-        let run: Value = serde_json::from_str(&run).unwrap();
+        let own = format!("/apis/tkex.tencent.com/v1alpha1/namespaces/{}/hookruns/own", victim.namespace);
+        let run = tenant.cluster.read(&own);
         has_ended(&run).then_some(run)
     });
     assert_eq!(ended["status"]["phase"], "Successful", "{ended:#}");

@@ -28,8 +28,8 @@ fn s5_pods_of_a_tenant_end_no_agent_and_hold_up_no_other_namespace() {
         assert!(tenant.create(&json!({"apiVersion": "v1", "kind": "List", "items": some})));
     }
     eventually("the kubelet to refuse the last one", || {
-        let output = ["get", "pod", "large-129", "-n", NAMESPACE, "-o", "jsonpath={.status.phase}"];
-        (cluster.kubectl(&output) == "Failed").then_some(())
+        let pod = cluster.read(&format!("/api/v1/namespaces/{NAMESPACE}/pods/large-129"));
+        (pod["status"]["phase"] == "Failed").then_some(())
     });
     victim.ask("restart app", Phase::Succeeded);
     assert_alive(&agent);

@@ -119,8 +119,7 @@ impl Fixture<'_> {
             json!({"id": "hooked", "containers": [{"name": "app"}], "preHook": {"templateName": "once"}});
         self.kubectl(&["annotate", "pod", "plain", &format!("inplace.dev/request={request}")]);
         self.until("the operation ends without a controller", || {
-            let pod: Value =
-                serde_json::from_str(&self.kubectl(&["get", "pod", "plain", "-o", "json"])).unwrap();
+            let pod = self.cluster.read("/api/v1/namespaces/default/pods/plain");
             let reported =
                 pod["metadata"]["annotations"]["inplace.dev/status"].as_str().unwrap_or_default().to_owned();
             assert!(!["Failed", "Refused"].iter().any(|bad| reported.contains(bad)), "{reported}");
@@ -174,12 +173,12 @@ impl Fixture<'_> {
             &["kubectl annotate namespace closing inplace.dev/delete-guard-override=REASON"],
         );
         self.until("the namespace says what holds it", || {
-            let reported = self.kubectl(&["get", "namespace", "closing", "-o", "json"]);
+            let reported = self.cluster.read("/api/v1/namespaces/closing").to_string();
             reported.contains("delete-guard-override=REASON").then_some(())
         });
         self.kubectl(&["annotate", "namespace", "closing", &format!("{OVERRIDE}=closing down")]);
         self.until("it is gone", || {
-            self.kubectl(&["get", "namespace", "closing", "--ignore-not-found"]).is_empty().then_some(())
+            self.cluster.find("/api/v1/namespaces", "closing").is_none().then_some(())
         });
     }
 
@@ -277,8 +276,8 @@ impl Fixture<'_> {
     }
 
     fn serving(&self) -> String {
-        let data = "jsonpath={.data.tls\\.crt}";
-        self.kubectl(&["get", "secret", "inplace-webhook", "-n", "inplace-system", "-o", data])
+        let secret = self.cluster.read("/api/v1/namespaces/inplace-system/secrets/inplace-webhook");
+        secret["data"]["tls.crt"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Deletes a held pod again and again; records every answer that is not the guard's.

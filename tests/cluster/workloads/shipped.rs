@@ -75,9 +75,10 @@ fn judged(cluster: &Cluster, good: &Value, bad: &Value) -> Result<(), String> {
 
 /// The pod of the leader; waits while there is none.
 fn leader(cluster: &Cluster) -> String {
-    let path = "jsonpath={.spec.holderIdentity}";
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/inplace-controller");
     eventually("a leader", || {
-        let holder = cluster.kubectl(&["get", "lease", "inplace-controller", "-n", NAMESPACE, "-o", path]);
+        let lease = cluster.read(&path);
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
         holder.split('_').next().filter(|pod| !pod.is_empty()).map(str::to_owned)
     })
 }

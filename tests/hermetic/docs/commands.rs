@@ -74,7 +74,7 @@ const DRAWINGS: [(&str, &str); 3] = [
     ("docs/observability.md", "GET /healthz"),
 ];
 /// Programs of other projects in the blocks, of which nothing more than the files that they name is checked.
-const OTHERS: [&str; 8] = ["install", "ln", "rm", "sed", "grep", "crictl", "cargo", "ssh"];
+const OTHERS: [&str; 10] = ["install", "ln", "rm", "sed", "grep", "crictl", "cargo", "ssh", "skopeo", "tar"];
 
 /// Every page that is not generated, with its text.
 fn written() -> Vec<(String, String)> {
