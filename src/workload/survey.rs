@@ -19,7 +19,7 @@ use crate::workload::diff::Change;
 use crate::workload::input::ReconcileInput;
 use crate::workload::request;
 use crate::workload::resize::{self, NotResizable};
-use crate::workload::stateful::threshold;
+use crate::workload::stateful::{Ordinals, threshold};
 use crate::workload::view::{PodView, left_closed};
 
 /// The reason when the containers that change cannot start first.
@@ -120,8 +120,12 @@ impl<'a> Survey<'a> {
             no_budget: None,
         };
         survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
-        // A surge pod needs no surge pod itself.
-        let is_surge = |view: &PodView<'_>| view.pod.surge && input.spec.is_in_place();
+        // A surge pod needs no surge pod itself. That of a set is known by its ordinal.
+        let own = input.spec.stateful().map(|set| Ordinals::of(input.spec, set, 0).own);
+        let is_surge = |view: &PodView<'_>| match &own {
+            Some(own) => view.pod.ordinal(&input.spec.name).is_none_or(|ordinal| !own.contains(&ordinal)),
+            None => view.pod.surge && input.spec.is_in_place(),
+        };
         let gave_up = |view: &PodView<'_>| view.last_failure(update) == Some(Stage::Failed) && view.available;
         survey.need_surge = survey.to_move(input, |view| !is_surge(view) && !gave_up(view));
         let goes_back = |view: &&PodView<'_>| {
