@@ -34,18 +34,24 @@
 //! | [`cli`] | role: the command line tool | api operation podtask workload hook node cri cluster process failure |
 //!
 //! The roles never import each other; `main.rs` selects one. A test checks the imports against this table.
+//!
+//! The command line tool, without `inplace node`, is for macOS and Windows too. The modules `agent`, `controller` and `node`
+//! are for Linux only, as is what has a `cfg` because only they use it.
 
+#[cfg(target_os = "linux")]
 pub mod agent;
 pub mod api;
 pub mod cli;
 pub mod cluster;
 pub mod config_restart;
+#[cfg(target_os = "linux")]
 pub mod controller;
 pub mod cri;
 pub mod failure;
 pub mod group_restart;
 pub mod guard;
 pub mod hook;
+#[cfg(target_os = "linux")]
 pub mod node;
 pub mod operation;
 pub mod podtask;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use clap::{ColorChoice, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use inplace::cli::exit::Exit;
 use inplace::cli::{completion, examples};
-use inplace::node::lock::LockError;
 use inplace::process::color::ColorArgs;
 use inplace::process::log::{self, LogArgs};
-use inplace::{agent, controller};
 
+#[cfg(target_os = "linux")]
+mod linux;
 #[cfg(test)]
 mod reference;
 
@@ -43,6 +43,7 @@ struct Inplace {
 enum Role {
     #[command(flatten)]
     Pod(Box<inplace::cli::pod::PodCommand>),
+    #[cfg(target_os = "linux")]
     Node(inplace::cli::node::NodeCommand),
     Hook(inplace::cli::hook::HookCommand),
     Rollout(inplace::cli::workload_rollout::RolloutCommand),
@@ -50,16 +51,13 @@ enum Role {
     Top(inplace::cli::top::TopCommand),
     Dashboard(inplace::cli::dashboard::DashboardCommand),
     Version(inplace::cli::version::VersionCommand),
-    Agent(agent::Args),
-    Controller(controller::Args),
+    #[cfg(target_os = "linux")]
+    #[command(flatten)]
+    Linux(linux::LinuxRole),
     Crds(inplace::cli::crds::CrdsCommand),
     Completion(inplace::cli::completion::CompletionCommand),
     #[command(hide = true)]
     Man(inplace::cli::man::ManCommand),
-    #[command(hide = true)]
-    Sockets(inplace::process::sockets::SocketsCommand),
-    #[command(hide = true)]
-    Hold(inplace::process::hold::HoldCommand),
 }
 
 fn main() -> ExitCode {
@@ -92,6 +90,7 @@ fn main() -> ExitCode {
     };
     let code = match role {
         Role::Pod(command) => runtime.block_on(command.run()).into(),
+        #[cfg(target_os = "linux")]
         Role::Node(command) => runtime.block_on(command.run()).into(),
         Role::Hook(command) => runtime.block_on(command.run()).into(),
         Role::Rollout(command) => runtime.block_on(command.run()).into(),
@@ -102,29 +101,8 @@ fn main() -> ExitCode {
         Role::Crds(command) => command.run().into(),
         Role::Completion(command) => command.run().into(),
         Role::Man(man) => man.run(command(None)).into(),
-        Role::Sockets(command) => match command.run() {
-            Ok(()) => Exit::Done.into(),
-            Err(error) => fail(&log::chain(&error)),
-        },
-        Role::Hold(command) => match runtime.block_on(command.run()) {
-            Ok(()) => Exit::Done.into(),
-            Err(error) => fail(&log::chain(&error)),
-        },
-        Role::Agent(args) => match runtime.block_on(agent::run(args)) {
-            Ok(()) => Exit::Done.into(),
-            Err(error) => {
-                let code = fail(&log::chain(&error));
-                match error {
-                    agent::Error::Lock(LockError::Held { .. }) => Exit::Busy.into(),
-                    agent::Error::Endpoint(_) => Exit::RuntimeAway.into(),
-                    _ => code,
-                }
-            }
-        },
-        Role::Controller(args) => match runtime.block_on(controller::run(args)) {
-            Ok(()) => Exit::Done.into(),
-            Err(error) => fail(&log::chain(&error)),
-        },
+        #[cfg(target_os = "linux")]
+        Role::Linux(role) => role.run(&runtime),
     };
     // A call that hangs on a disk must not keep the process from ending.
     runtime.shutdown_timeout(LAST_CALLS);

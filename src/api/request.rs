@@ -402,7 +402,7 @@ pub(crate) fn is_dns_label(name: &str) -> bool {
 }
 
 /// The id as a label value: the id itself, or a hash of it if Kubernetes does not accept the id as a label value.
-pub(crate) fn label_value(id: &str) -> String {
+pub fn label_value(id: &str) -> String {
     let edge = |c: char| c.is_ascii_alphanumeric();
     let fits = (1..=63).contains(&id.len())
         && id.starts_with(edge)

@@ -12,7 +12,7 @@
 //! | `dashboard` | `dashboard`: the same as a page in a browser |
 //! | `completion` | `completion`: the names that a shell completes |
 //! | `man` | `man`: the manual pages, for packages |
-//! | `node` | `node`: on a node, without an API server |
+//! | `node` | `node`: on a node, without an API server; only on Linux |
 
 mod cluster;
 pub mod completion;
@@ -30,6 +30,7 @@ mod json_path;
 pub mod man;
 pub mod migrate;
 mod named_value;
+#[cfg(target_os = "linux")]
 pub mod node;
 mod output;
 mod paint;

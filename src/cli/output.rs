@@ -1,28 +1,14 @@
 //! Output of all commands: results go to standard output, everything else to standard error.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
-use std::time::Duration;
+use std::io::{self, Write};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::status::{Phase, Status};
+use crate::api::status::Phase;
 use crate::cli::paint;
-use crate::node::drive::{Observer, OperationEvent};
 use crate::process::color;
-
-/// The form of the result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// For programs.
-    Json,
-}
 
 /// Writes one line to standard output.
 pub(super) fn line(text: &str) {
@@ -122,39 +108,5 @@ pub(super) fn age(at: Timestamp, now: Timestamp) -> String {
         120..7_200 => format!("{}m", seconds / 60),
         7_200..172_800 => format!("{}h", seconds / 3_600),
         _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-/// Shows the steps of a running operation: one updated line on a terminal, one line per step elsewhere, nothing
-/// with JSON output.
-pub(super) fn live(format: Format) -> (Observer, ProgressBar) {
-    let bar = if format == Format::Text && io::stderr().is_terminal() {
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(80));
-        bar
-    } else {
-        ProgressBar::hidden()
-    };
-    let shown = bar.clone();
-    let observer: Observer = Arc::new(move |operation_event| match operation_event {
-        OperationEvent::Status(status) if !status.phase.is_terminal() => shown.set_message(step_of(status)),
-        OperationEvent::Progress(text) => shown.set_message(text.to_owned()),
-        OperationEvent::Effect { verb, container, .. } => {
-            shown.set_message(format!("{container}: {verb:?} done"));
-        }
-        OperationEvent::Status(_) => {}
-    });
-    (observer, bar)
-}
-
-fn step_of(status: &Status) -> String {
-    let names =
-        status.containers.iter().map(|container| container.name.as_str()).collect::<Vec<_>>().join(", ");
-    match status.step {
-        Some(step) => format!("{names}: {step}"),
-        None => names,
     }
 }

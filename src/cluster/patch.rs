@@ -56,6 +56,7 @@ pub(crate) fn json_patch(operations: Vec<PatchOperation>) -> Patch<()> {
 }
 
 /// A JSON patch that sets the status of an object, provided that it has this uid and this resource version.
+#[cfg(target_os = "linux")]
 pub(crate) fn status_patch((uid, version): (&str, &str), status: Value) -> Patch<()> {
     json_patch(vec![test(UID, uid), test(VERSION, version), add(["status"], status)])
 }

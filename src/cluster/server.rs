@@ -175,6 +175,7 @@ impl Server {
     }
 
     /// All objects of a selection in their newest state.
+    #[cfg(target_os = "linux")]
     pub(crate) async fn list<T>(&self, selection: &Selection) -> Result<Listed<T>, Error>
     where
         T: Resource<DynamicType = ()> + DeserializeOwned,

@@ -155,25 +155,8 @@ impl<T: Cached> Store<T> {
         })
     }
 
-    /// The objects whose keys have this prefix.
-    pub(crate) fn beginning(&self, with: &str) -> Vec<Arc<T>> {
-        self.shared.read(|view| {
-            let from = view.objects.range(with.to_owned()..);
-            from.take_while(|(key, _)| key.starts_with(with)).map(|(_, object)| Arc::clone(object)).collect()
-        })
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.shared.read(|view| view.objects.is_empty())
-    }
-
-    /// The groups that have changed since the last call. Only one caller may use it.
-    pub(crate) fn touched(&self) -> BTreeSet<String> {
-        let mut touched = BTreeSet::new();
-        if self.shared.read(|view| !view.touched.is_empty()) {
-            self.shared.alter(|view| std::mem::swap(&mut touched, &mut view.touched));
-        }
-        touched
     }
 
     /// True while the watch is connected: the cache is then as new as the API server can deliver it.
@@ -199,6 +182,27 @@ impl<T: Cached> Store<T> {
     /// (any more) is not added.
     pub(crate) fn upsert(&self, object: T) {
         self.shared.upsert(object);
+    }
+}
+
+/// What only the controller uses.
+#[cfg(target_os = "linux")]
+impl<T: Cached> Store<T> {
+    /// The objects whose keys have this prefix.
+    pub(crate) fn beginning(&self, with: &str) -> Vec<Arc<T>> {
+        self.shared.read(|view| {
+            let from = view.objects.range(with.to_owned()..);
+            from.take_while(|(key, _)| key.starts_with(with)).map(|(_, object)| Arc::clone(object)).collect()
+        })
+    }
+
+    /// The groups that have changed since the last call. Only one caller may use it.
+    pub(crate) fn touched(&self) -> BTreeSet<String> {
+        let mut touched = BTreeSet::new();
+        if self.shared.read(|view| !view.touched.is_empty()) {
+            self.shared.alter(|view| std::mem::swap(&mut touched, &mut view.touched));
+        }
+        touched
     }
 
     /// Removes an object that is known to be gone, before the watch reports it.

@@ -169,6 +169,7 @@ pub(crate) fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
+#[cfg(target_os = "linux")]
 pub(crate) fn within(namespace: &str) -> String {
     format!("in/{namespace}")
 }

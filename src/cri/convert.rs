@@ -96,8 +96,8 @@ fn pods(mut sandboxes: Vec<v1::PodSandbox>) -> Vec<PodRef> {
 
 /// The pod of a container, from the container's labels. A kubelet writes these labels itself and does not copy the
 /// pod's labels to a container. A missing label yields an empty field.
-pub(crate) fn pod(labels: &HashMap<String, String>) -> PodRef {
-    let label = |key| labels.get(key).cloned().unwrap_or_default();
+pub fn pod(container: &v1::Container) -> PodRef {
+    let label = |key| container.labels.get(key).cloned().unwrap_or_default();
     PodRef {
         namespace: label(annotation::POD_NAMESPACE),
         name: label(annotation::POD_NAME),

@@ -247,7 +247,7 @@ impl EffectExecutor {
         }
         if let Some(log) = source.termination_log() {
             let (file, of) = (log.old.display().to_string(), log.clone());
-            match files::run_blocking(&file, move || of.make_fresh(attempt)).await {
+            match files::run_blocking(&file, move || files::make_termination_log(&of, attempt)).await {
                 Ok(Some(fresh)) => log.replace_by(&fresh, &mut config),
                 Ok(None) => UNSEEN.call_once(|| {
                     tracing::warn!(
@@ -281,7 +281,7 @@ impl EffectExecutor {
     async fn link_log(&mut self, container: &str, id: &str) {
         let Some(Link { old, new, target, .. }) = self.link.take_if(|link| link.id == id) else { return };
         let file = new.display().to_string();
-        if let Err(error) = files::run_blocking(&file, move || clone::link_like(&old, &new, &target)).await {
+        if let Err(error) = files::run_blocking(&file, move || files::link_like(&old, &new, &target)).await {
             tracing::warn!(pod = %self.pod, container, %error, "the symbolic link for log shippers could not be created");
         }
     }

@@ -155,7 +155,7 @@ fn newest(ended: Vec<Container>, members: &Members) -> Vec<(PodRef, String, Cont
     let mut newest: HashMap<(PodRef, String), Container> = HashMap::new();
     for container in ended {
         let Some(name) = container.labels.get(annotation::CONTAINER_NAME).cloned() else { continue };
-        let pod = convert::pod(&container.labels);
+        let pod = convert::pod(&container);
         if !members.get(&pod).is_some_and(|pod| pod.containers().iter().any(|one| one.name == name)) {
             continue;
         }

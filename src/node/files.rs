@@ -1,17 +1,25 @@
 //! File system calls for the files of containers: logs, links, termination messages. Every call is bounded: a folder
 //! that hangs must not delay a container that is down, nor another pod.
+//!
+//! Must not remove or overwrite files that it did not create. Works only on directories that this process sees under
+//! the same path as the runtime; all others are left alone.
 
+use std::fs::{OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use crate::cri::clone::{TerminationLog, fresh_termination_log};
 use crate::process::disk::Disk;
 
 /// Time limit of one call: a container may be down meanwhile.
 const LIMIT: Duration = Duration::from_millis(500);
 /// Maximum number of calls that hang at once, in the whole process.
 const MAX_CALLS: usize = 3;
+/// Writable by everyone, as with the kubelet: the process inside may run as any user.
+const TERMINATION_LOG_MODE: u32 = 0o666;
 
 static CALLS: LazyLock<Disk> = LazyLock::new(|| Disk::new(MAX_CALLS));
 
@@ -35,5 +43,67 @@ pub(super) async fn remove(log: PathBuf) {
         && error.kind() != ErrorKind::NotFound
     {
         tracing::warn!(log = %log.display(), %error, "a log file cannot be removed");
+    }
+}
+
+/// Creates an empty file for `attempt`, to be mounted instead of the old one, and returns its path. Creates nothing if this
+/// process does not see the directory; the container then shares the file of its predecessor. Idempotent. Blocks on the
+/// disk.
+///
+/// # Errors
+/// The error of the file system.
+pub(super) fn make_termination_log(log: &TerminationLog, attempt: u32) -> io::Result<Option<String>> {
+    let fresh = fresh_termination_log(&log.old, attempt);
+    let (Some(path), true) = (fresh.to_str(), log.is_visible()) else { return Ok(None) };
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
+    // Not set at creation, since the umask would reduce it.
+    file.set_permissions(Permissions::from_mode(TERMINATION_LOG_MODE))?;
+    Ok(Some(path.to_owned()))
+}
+
+/// Creates `link`, pointing to `target`, if `like` is a link: only then does a log shipper read such links. Returns
+/// whether the link exists now. Blocks on the disk.
+///
+/// # Errors
+/// The error of the file system.
+pub(super) fn link_like(like: &Path, link: &Path, target: &Path) -> io::Result<bool> {
+    if !like.is_symlink() {
+        return Ok(false);
+    }
+    match symlink(target, link) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(true),
+        made => made.map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_termination_log_is_empty_and_the_old_one_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = folder.path().join("0a1b2c3d");
+        std::fs::write(&old, "text").unwrap();
+        let log = TerminationLog { old: old.clone() };
+        let fresh = make_termination_log(&log, 4).unwrap().unwrap();
+        assert_eq!(Path::new(&fresh), fresh_termination_log(&old, 4));
+        let meta = std::fs::metadata(&fresh).unwrap();
+        assert_eq!((meta.permissions().mode() & 0o777, meta.len()), (0o666, 0));
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
+
+        let unseen = TerminationLog { old: PathBuf::from("/nowhere/0a1b2c3d") };
+        assert!(make_termination_log(&unseen, 4).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_link_is_made_only_where_there_was_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (like, new) = (folder.path().join("old.log"), folder.path().join("new.log"));
+        assert!(!link_like(&like, &new, Path::new("/t")).unwrap() && !new.is_symlink());
+        symlink("/gone", &like).unwrap();
+        assert!(link_like(&like, &new, Path::new("/t")).unwrap());
+        assert!(link_like(&like, &new, Path::new("/t")).unwrap());
+        assert_eq!(std::fs::read_link(&new).unwrap(), Path::new("/t"));
     }
 }

@@ -87,7 +87,9 @@ impl EffectExecutor {
         if let Some(log) = source.termination_log() {
             // The message of the standby must not become that of its container.
             let (file, of) = (log.old.display().to_string(), log.clone());
-            if let Ok(Some(fresh)) = files::run_blocking(&file, move || of.make_fresh(!attempt)).await {
+            if let Ok(Some(fresh)) =
+                files::run_blocking(&file, move || files::make_termination_log(&of, !attempt)).await
+            {
                 log.replace_by(&fresh, &mut config);
             }
         }

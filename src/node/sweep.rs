@@ -40,7 +40,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
     let filter = held.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
     let mut removed = remove_unsafe_fences(client, held).await?;
     for container in client.containers(filter).await? {
-        let pod = convert::pod(&container.labels);
+        let pod = convert::pod(&container);
         if held.is_some_and(|held| *held != pod) || !is_ours(&container.labels, container.state()) {
             continue;
         }
@@ -71,7 +71,7 @@ async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<
     let filter = only.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
     let mut removed = 0;
     for container in client.containers(filter).await? {
-        let pod = convert::pod(&container.labels);
+        let pod = convert::pod(&container);
         if only.is_some_and(|only| *only != pod) || !is_fence(&container.labels) {
             continue;
         }

@@ -13,7 +13,9 @@ pub mod file;
 pub mod hold;
 pub mod log;
 pub mod metrics;
+#[cfg(target_os = "linux")]
 pub mod panics;
 pub mod random;
 pub mod shutdown;
+pub mod signals;
 pub mod sockets;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
-use tokio::signal::unix::Signal;
 use tokio::time::{Instant, sleep_until};
 
 use crate::api::in_place_rollout::InPlaceRollout;
@@ -20,6 +19,7 @@ use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::table::{ProgressView, Row, Rows};
 use crate::cli::in_place_rollout::verdict::verdict;
 use crate::process::clock;
+use crate::process::signals::Interrupt;
 
 /// A running controller reconciles a new rollout within this time.
 const LOOK: Duration = Duration::from_secs(15);
@@ -42,7 +42,7 @@ pub(super) async fn follow(
     server: &RolloutClient,
     first: InPlaceRollout,
     wait_limit: Option<Duration>,
-    interrupt: &mut Signal,
+    interrupt: &mut Interrupt,
 ) -> Result<End, Failed> {
     let name = RolloutName(first.metadata.name.clone().unwrap_or_default());
     let uid = first.metadata.uid.clone().unwrap_or_default();

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
-
 use crate::api::request::{ContainerRequest, Request};
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::dry_run::DryRun;
@@ -16,6 +14,7 @@ use crate::cli::in_place_rollout::names::{RolloutName, WorkloadName};
 use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::status::report_end;
 use crate::cli::output::{line, message, yaml};
+use crate::process::signals;
 
 /// The arguments of `restart` or `swap`.
 pub(in crate::cli) struct Order<'a> {
@@ -78,7 +77,7 @@ pub(in crate::cli) async fn run(
         return Ok(Exit::Done);
     }
     // From here on Ctrl-C is handled, so that the user always learns what was created.
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?;
+    let mut interrupt = signals::interrupt().map_err(|error| Failed::Other(error.to_string()))?;
     let made = server.create(&draft, false).await?;
     let name = RolloutName(made.metadata.name.clone().unwrap_or_default());
     let wait_limit = match order.wait {

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
-
 use crate::cli::cluster::{ClusterArgs, Failed};
 use crate::cli::exit::Exit;
 use crate::cli::form::Data;
@@ -13,6 +11,7 @@ use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::in_place_rollout::server::RolloutClient;
 use crate::cli::in_place_rollout::verdict::{failures, verdict};
 use crate::cli::output::{line, message};
+use crate::process::signals;
 
 /// Follows the rollout for at most `wait_limit`, or prints its current state and exits.
 pub(in crate::cli) async fn run(
@@ -25,8 +24,7 @@ pub(in crate::cli) async fn run(
     let server = RolloutClient::connect(cluster).await?;
     let first = server.rollout(name).await?;
     let end = if watch {
-        let mut interrupt =
-            signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?;
+        let mut interrupt = signals::interrupt().map_err(|error| Failed::Other(error.to_string()))?;
         follow(&server, first, wait_limit, &mut interrupt).await?
     } else {
         let exit = verdict(&first).end.unwrap_or(Exit::Done);

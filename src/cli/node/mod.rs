@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use crate::api::pod_ref::PodRef;
 use crate::api::status::{Phase, Status};
 use crate::cli::exit::Exit;
-use crate::cli::output::{self, Format, message};
+use crate::cli::output::{self, message};
 use crate::failure::Class;
 use crate::node::launch::{RmError, RunError};
 use crate::node::lock::{LockError, NodeLock};
@@ -16,10 +16,12 @@ use crate::operation::report;
 use crate::process::clock;
 use crate::process::log::chain;
 
+mod live;
 mod operate;
 mod plan;
 mod pods;
 mod ps;
+
 /// Operate on this node's containers directly
 #[derive(Debug, Args)]
 pub struct NodeCommand {
@@ -46,6 +48,16 @@ enum Verb {
     Run(pods::Run),
     /// Remove a pod that `node run` made
     Rm(pods::Rm),
+}
+
+/// The form of the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
 }
 
 /// The name of a pod: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.

@@ -1,7 +1,6 @@
 //! `node restart` and `node swap`: carries out one request in the foreground and shows its progress.
 
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -9,14 +8,15 @@ use crate::api::image::ImageRef;
 use crate::api::request::{ContainerRequest, DEADLINE_SECONDS, OnFailure, Request};
 use crate::api::status::Status;
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName, find, lock, open_node};
-use crate::cli::output::{self, Format};
+use crate::cli::node::live::live;
+use crate::cli::node::{Failed, Format, PodName, find, lock, open_node};
+use crate::cli::output;
 use crate::cli::span::Seconds;
 use crate::node;
 use crate::node::drive::ControlHandle;
 use crate::node::settings::NodeArgs;
 use crate::operation::outcome::Withdrawal;
-use crate::process::clock;
+use crate::process::{clock, signals};
 
 /// Arguments of `node restart`.
 #[derive(Debug, Args)]
@@ -127,7 +127,7 @@ async fn carry_out(
     let _lock = lock(settings)?;
     let node = open_node(settings)?;
     let pod = find(&node, pod).await?;
-    let (observer, bar) = output::live(format);
+    let (observer, bar) = live(format);
     let control = on_interrupt()?;
     let ended = node.carry_out(&pod, request, control, &observer).await;
     bar.finish_and_clear();
@@ -139,10 +139,9 @@ async fn carry_out(
 fn on_interrupt() -> Result<ControlHandle, Failed> {
     let (withdraw, withdrawal) = watch::channel(None);
     let shutdown = CancellationToken::new();
-    let watched =
-        |kind| signal(kind).map_err(|error| Failed::Other(format!("signals cannot be watched: {error}")));
-    let mut interrupt = watched(SignalKind::interrupt())?;
-    let mut terminate = watched(SignalKind::terminate())?;
+    let unwatched = |error| Failed::Other(format!("signals cannot be watched: {error}"));
+    let mut interrupt = signals::interrupt().map_err(unwatched)?;
+    let mut terminate = signals::terminate().map_err(unwatched)?;
     let cancel = shutdown.clone();
     tokio::spawn(async move {
         for signals in 0_u32.. {

@@ -5,8 +5,8 @@ use clap::Args;
 use crate::api::image::ImageRef;
 use crate::api::request::{ContainerRequest, Request};
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName, find, open_node};
-use crate::cli::output::{self, Format};
+use crate::cli::node::{Failed, Format, PodName, find, open_node};
+use crate::cli::output;
 use crate::node::settings::NodeArgs;
 use crate::operation::plan::{Plan, Planned};
 

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use crate::api::manifest::Manifest;
 use crate::cli::exit::Exit;
-use crate::cli::node::{Failed, PodName, lock, open_node};
-use crate::cli::output::{self, Format};
+use crate::cli::node::{Failed, Format, PodName, lock, open_node};
+use crate::cli::output;
 use crate::cli::span::Seconds;
 use crate::cri::convert;
 use crate::node::launch::{self, Dirs, Started};

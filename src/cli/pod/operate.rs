@@ -7,7 +7,6 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::api::request::{ContainerRequest, Request};
@@ -28,6 +27,7 @@ use crate::cli::pod::server::{PodClient, Scope};
 use crate::cli::pod::wait::{Awaited, End, wait};
 use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, HasName, plan, write};
 use crate::cli::span::Seconds;
+use crate::process::signals::{self, Interrupt};
 
 /// `--wait` without a time waits for the request's own deadline plus this: the time for the agent to start and to
 /// report.
@@ -262,7 +262,7 @@ async fn operate(
     }
     // From here on Ctrl-C is handled, so that the user always learns what was written.
     let mut interrupt = match wait_limit {
-        Some(_) => Some(signal(SignalKind::interrupt()).map_err(|error| Failed::Other(error.to_string()))?),
+        Some(_) => Some(signals::interrupt().map_err(|error| Failed::Other(error.to_string()))?),
         None => None,
     };
     let (mut exit, mut views, mut waits) = (Exit::Done, Vec::new(), JoinSet::new());
@@ -361,7 +361,7 @@ fn print(view: &Written, dry_run: DryRun) {
 async fn follow(
     live: &Live,
     mut waits: JoinSet<(usize, End, PodName)>,
-    interrupt: &mut Signal,
+    interrupt: &mut Interrupt,
     views: &mut [Written],
     is_data: bool,
 ) -> Exit {

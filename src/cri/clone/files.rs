@@ -1,12 +1,8 @@
 //! The files on the node that belong to one container instance: its log, the link by which log shippers find the
 //! log, and the file for its termination message.
 //!
-//! Must not remove or overwrite files that it did not create. Works only on directories that this process sees under
-//! the same path as the runtime; all others are left alone.
+//! Names them only: `node` creates them.
 
-use std::fs::{OpenOptions, Permissions};
-use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::api::pod_ref::PodRef;
@@ -14,8 +10,6 @@ use crate::cri::proto::v1;
 
 /// The path of the termination message inside the container if the pod does not specify it.
 pub(super) const DEFAULT_TERMINATION_LOG: &str = "/dev/termination-log";
-/// Writable by everyone, as with the kubelet: the process inside may run as any user.
-const TERMINATION_LOG_MODE: u32 = 0o666;
 /// The directory that log shippers read.
 const LOG_LINKS: &str = "/var/log/containers";
 /// The kubelet's maximum length of the name of such a link, without its extension.
@@ -32,18 +26,6 @@ impl TerminationLog {
     /// Whether this process sees the directory of the file, under the path that the kubelet uses.
     pub fn is_visible(&self) -> bool {
         self.old.to_str().is_some() && self.old.parent().is_some_and(Path::is_dir)
-    }
-
-    /// Creates an empty file for `attempt`, to be mounted instead of the old one, and returns its path. Creates
-    /// nothing if this process does not see the directory; the container then shares the file of its predecessor.
-    /// Idempotent. Blocks on the disk.
-    pub fn make_fresh(&self, attempt: u32) -> io::Result<Option<String>> {
-        let fresh = fresh_termination_log(&self.old, attempt);
-        let (Some(path), true) = (fresh.to_str(), self.is_visible()) else { return Ok(None) };
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
-        // Not set at creation, since the umask would reduce it.
-        file.set_permissions(Permissions::from_mode(TERMINATION_LOG_MODE))?;
-        Ok(Some(path.to_owned()))
     }
 
     /// Mounts `fresh` instead of the old file.
@@ -98,18 +80,6 @@ pub fn legacy_log_link(
     Some((Path::new(LOG_LINKS).join(format!("{link}.log")), Path::new(log_dir).join(log_path)))
 }
 
-/// Creates `link`, pointing to `target`, if `like` is a link: only then does a log shipper read such links. Returns
-/// whether the link exists now.
-pub fn link_like(like: &Path, link: &Path, target: &Path) -> io::Result<bool> {
-    if !like.is_symlink() {
-        return Ok(false);
-    }
-    match symlink(target, link) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(true),
-        made => made.map(|()| true),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,29 +97,19 @@ mod tests {
 
     #[test]
     fn a_fresh_termination_log() {
-        let folder = tempfile::tempdir().unwrap();
-        let old = folder.path().join("0a1b2c3d");
-        std::fs::write(&old, "text").unwrap();
-        let mount =
-            |path: &Path| v1::Mount { host_path: path.to_str().unwrap().to_owned(), ..Default::default() };
-        let mut config = v1::ContainerConfig {
-            mounts: vec![mount(Path::new("/data")), mount(&old)],
-            ..Default::default()
-        };
-        let log = TerminationLog { old: old.clone() };
-        let fresh = fresh_termination_log(&old, 4);
-        assert_eq!(log.make_fresh(4).unwrap().as_deref(), fresh.to_str());
-        log.replace_by(fresh.to_str().unwrap(), &mut config);
-        assert_eq!(config.mounts, [mount(Path::new("/data")), mount(&fresh)]);
-        assert!(is_kubelets(&Path::new("/pods/u/containers/n").join(fresh.file_name().unwrap()), "u", "n"));
-        let meta = std::fs::metadata(&fresh).unwrap();
-        assert_eq!((meta.permissions().mode() & 0o777, meta.len()), (0o666, 0));
-        assert_eq!(std::fs::read_to_string(&old).unwrap(), "text");
-        assert_eq!(fresh, fresh_termination_log(&old, 4));
-        assert_ne!(fresh, fresh_termination_log(&old, 5));
-
-        let unseen = TerminationLog { old: PathBuf::from("/nowhere/0a1b2c3d") };
-        assert!(!unseen.is_visible() && unseen.make_fresh(4).unwrap().is_none());
+        let mount = |path: &str| v1::Mount { host_path: path.to_owned(), ..Default::default() };
+        let old = "/pods/u/containers/n/0a1b2c3d";
+        let log = TerminationLog { old: PathBuf::from(old) };
+        let fresh = fresh_termination_log(&log.old, 4);
+        assert!(is_kubelets(&fresh, "u", "n"));
+        assert_eq!(fresh, fresh_termination_log(&log.old, 4));
+        assert_ne!(fresh, fresh_termination_log(&log.old, 5));
+        let fresh = fresh.to_str().unwrap();
+        let mut config =
+            v1::ContainerConfig { mounts: vec![mount("/data"), mount(old)], ..Default::default() };
+        log.replace_by(fresh, &mut config);
+        assert_eq!(config.mounts, [mount("/data"), mount(fresh)]);
+        assert!(!log.is_visible());
     }
 
     #[test]
@@ -161,13 +121,5 @@ mod tests {
         assert_eq!(legacy_log_link(&pod, "app", "4f5c", "", "app/1.log"), None);
         let (link, _) = legacy_log_link(&pod, &"n".repeat(300), "4f5c", "/l", "0.log").unwrap();
         assert_eq!(link.file_name().unwrap().len(), 255);
-
-        let folder = tempfile::tempdir().unwrap();
-        let (like, new) = (folder.path().join("old.log"), folder.path().join("new.log"));
-        assert!(!link_like(&like, &new, Path::new("/t")).unwrap() && !new.is_symlink());
-        symlink("/gone", &like).unwrap();
-        assert!(link_like(&like, &new, Path::new("/t")).unwrap());
-        assert!(link_like(&like, &new, Path::new("/t")).unwrap());
-        assert_eq!(std::fs::read_link(&new).unwrap(), Path::new("/t"));
     }
 }

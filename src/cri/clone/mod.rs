@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use self::files::{TerminationLog, fresh_termination_log, legacy_log_link, link_like};
+pub use self::files::{TerminationLog, fresh_termination_log, legacy_log_link};
 use crate::api::annotation;
 use crate::cri::convert::is_id;
 use crate::cri::log_path;
