@@ -16,15 +16,16 @@ case ${1:-} in
   arm64) target=aarch64-unknown-linux-musl compiler=aarch64-linux-gnu-gcc ;;
   *) die "usage: build.sh [--check] amd64|arm64" ;;
 esac
+rustc=${RUSTC:-rustc}
 cc=CC_${target//-/_}
 export "$cc=${!cc:-$compiler}"
 
 # Installs nothing, so that a build changes no toolchain that others use.
 missing() {
   bash dist/needs.sh cargo python3 "${!cc}" || true
-  command -v rustc >/dev/null || return 0
-  compgen -G "$(rustc --print target-libdir --target "$target")/libstd-*.rlib" >/dev/null ||
-    echo "missing: Rust's standard library for $target, of $(rustc --version) (rustup target add $target)"
+  command -v "$rustc" >/dev/null || return 0
+  compgen -G "$("$rustc" --print target-libdir --target "$target")/libstd-*.rlib" >/dev/null ||
+    echo "missing: Rust's standard library for $target, of $("$rustc" --version) (rustup target add $target)"
 }
 problem=$(missing)
 if [ "$check" = 1 ]; then printf '%s' "$problem"; exit 0; fi
@@ -32,11 +33,11 @@ if [ "$check" = 1 ]; then printf '%s' "$problem"; exit 0; fi
 
 # These would replace the flags below.
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
-rustc=$(rustc -vV | sed -n 's/^commit-hash: //p')
+commit=$("$rustc" -vV | sed -n 's/^commit-hash: //p')
 folder=${CARGO_TARGET_DIR:-target}
 variable=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$target")
 # The last prefix that fits is used: the folder of the build may be in that of the sources, and those in the home of cargo.
-export "${variable}_RUSTFLAGS=--remap-path-prefix=$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$rustc\
+export "${variable}_RUSTFLAGS=--remap-path-prefix=$("$rustc" --print sysroot)/lib/rustlib/src/rust=/rustc/$commit\
  --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo --remap-path-prefix=$PWD=/inplace --remap-path-prefix=$(realpath -m "$folder")=/target"
 if [ "$target" = aarch64-unknown-linux-musl ]; then export "${variable}_LINKER=${!cc}"; fi
 "${CARGO:-cargo}" build --locked --release --bin inplace --target "$target" >&2

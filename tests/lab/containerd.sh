@@ -6,7 +6,6 @@
 set -euo pipefail
 release=$1
 store=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/containerd
-keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
 die() { echo "containerd.sh: $*" >&2; exit 1; }
 
@@ -14,15 +13,9 @@ case $release in bookworm | trixie | forky) ;; *) die "no release of Debian that
 mkdir -p "$store"
 work=$(mktemp -d "$store/.fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+bash "$(dirname "${BASH_SOURCE[0]}")/debian-packages.sh" "$work" "$release" containerd ||
+  die "containerd of Debian $release could not be fetched"
 cd "$work"
-# shellcheck disable=SC2016 # apt's own variables
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Codename: bookworm' 2>/dev/null | grep -v security | head -n 1) || true
-mkdir -p lists/partial cache/archives/partial
-echo "deb [signed-by=$keys] ${mirror:-http://deb.debian.org/debian} $release main" >list
-options=(-qq -o "Dir::Etc::SourceList=$work/list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$work/lists"
-  -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=root)
-apt-get "${options[@]}" update >&2 || die "the package list of Debian $release could not be fetched"
-apt-get "${options[@]}" download containerd >&2 || die "containerd of Debian $release could not be fetched"
 version=$(dpkg-deb -f containerd_*.deb Version)
 target=$store/$release-$version
 if [ ! -x "$target/usr/bin/containerd" ]; then

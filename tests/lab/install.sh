@@ -23,6 +23,9 @@ g++                         g++
 libc6-dev                   /usr/include/stdlib.h
 make                        make
 musl-tools                  musl-gcc
+gcc-aarch64-linux-gnu       aarch64-linux-gnu-gcc
+libc6-dev-arm64-cross       /usr/aarch64-linux-gnu/include/stdlib.h
+qemu-user-static            qemu-aarch64-static
 iproute2                    ip
 util-linux                  nsenter
 systemd                     systemd-analyze

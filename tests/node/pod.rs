@@ -3,7 +3,8 @@
 //! The program runs in the lab's mount namespace, as it does on a node.
 
 use std::{
-    ffi::OsStr,
+    env,
+    ffi::{OsStr, OsString},
     fs,
     os::unix::process::ExitStatusExt,
     path::Path,
@@ -108,11 +109,20 @@ impl<'a> Pod<'a> {
     }
 }
 
+/// The start of the command line of the program under test: that of this build, or that of `INPLACE_TEST_PROGRAM`, which names
+/// another one and what runs it (`make arm64`).
+#[expect(clippy::disallowed_methods, reason = "a test: an environment variable is all that it has")]
+fn program() -> Vec<OsString> {
+    let other = env::var("INPLACE_TEST_PROGRAM").unwrap_or_default();
+    let words: Vec<_> = other.split_whitespace().map(OsString::from).collect();
+    if words.is_empty() { vec![env!("CARGO_BIN_EXE_inplace").into()] } else { words }
+}
+
 /// See [`Pod::program`].
 pub(crate) fn wrapped(lab: &Lab, state: &Path, args: &[impl AsRef<OsStr>]) -> Command {
     let anchor = fs::read_to_string(lab.dir.join("pids/anchor")).unwrap();
     let mut command = Command::new("nsenter");
-    command.args(["--mount", "--target", anchor.trim(), env!("CARGO_BIN_EXE_inplace")]).args(args);
+    command.args(["--mount", "--target", anchor.trim()]).args(program()).args(args);
     command.env("INPLACE_RUNTIME_ENDPOINT", &lab.endpoint);
     command.env("INPLACE_STATE_DIR", state).env("INPLACE_IMAGE_RESERVE", "1");
     command.stdin(Stdio::null());
