@@ -75,7 +75,7 @@ $(DENY):
 
 # Where Rust's libraries for other targets cannot be had, `make test` reports at its end that these were not exercised.
 OTHER_UNTESTED := $(INPLACE_CACHE)/other-targets-not-exercised
-ARM64 := $(abspath $(CARGO_TARGET_DIR))/aarch64-unknown-linux-musl/release/inplace
+ARM64 := $(abspath $(CARGO_TARGET_DIR))/other-targets/aarch64-unknown-linux-musl/release/inplace
 other-targets: setup ## builds the program for arm64, and checks the command line tool for macOS and Windows
 	@bash tests/lab/other-targets.sh "$(OTHER_UNTESTED)"
 

@@ -16,6 +16,7 @@ case ${1:-} in
   arm64) target=aarch64-unknown-linux-musl compiler=aarch64-linux-gnu-gcc ;;
   *) die "usage: build.sh [--check] amd64|arm64" ;;
 esac
+if [ -z "${RUSTC:-}" ]; then unset RUSTC; fi
 rustc=${RUSTC:-rustc}
 cc=CC_${target//-/_}
 export "$cc=${!cc:-$compiler}"
@@ -23,7 +24,7 @@ export "$cc=${!cc:-$compiler}"
 # Installs nothing, so that a build changes no toolchain that others use.
 missing() {
   bash dist/needs.sh cargo python3 "${!cc}" || true
-  command -v "$rustc" >/dev/null || return 0
+  command -v "$rustc" >/dev/null || { echo "missing: $rustc"; return 0; }
   compgen -G "$("$rustc" --print target-libdir --target "$target")/libstd-*.rlib" >/dev/null ||
     echo "missing: Rust's standard library for $target, of $("$rustc" --version) (rustup target add $target)"
 }

@@ -24,7 +24,7 @@ if [ -z "$(git status --porcelain)" ]; then revision=$(git rev-parse HEAD)
 else echo "dist.sh: the working tree has changes: the image names no revision" >&2; fi
 
 case $(uname -m) in x86_64) own=amd64 ;; aarch64) own=arm64 ;; *) own= ;; esac
-left_out=("macOS and Windows: the command line tool is checked for them and not built here, because no linker for them is")
+left_out=("macOS and Windows: no linker for them is here; make other-targets only checks the command line tool")
 binaries=() native=
 for arch in ${ARCHS:-amd64 arm64}; do
   problem=$(bash dist/build.sh --check "$arch")

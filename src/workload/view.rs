@@ -59,7 +59,7 @@ impl<'a> PodView<'a> {
         let is_untouched = self.pod.task.as_ref().is_some_and(|task| {
             let is_early = self.live().is_some() && matches!(task.stage, Stage::Chosen | Stage::Resizing);
             let is_unbegun = || matches!(self.end(), Some(Stage::Unanswered | Stage::Dropped));
-            task.target != self.pod.label && (is_early || is_unbegun())
+            task.target != self.pod.label && !was_touched(self, task) && (is_early || is_unbegun())
         });
         let has_other_image = || self.pod.images.iter().any(|(name, _)| is_off(self.pod, name, templates));
         is_untouched

@@ -17,8 +17,9 @@ for release in $releases; do
 done >"$work/list"
 : >"$work/status"
 options=(-qq -o "Dir::Etc::SourceList=$work/list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$work/lists"
-  -o "Dir::State::Status=$work/status" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=root
-  -o APT::Architectures::=amd64 -o APT::Architectures::=arm64)
+  -o "Dir::State::Status=$work/status" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=root)
+# Lists of another architecture are fetched only for its packages.
+case "$*" in *:arm64*) options+=(-o APT::Architectures::=amd64 -o APT::Architectures::=arm64) ;; esac
 cd "$folder"
 apt-get "${options[@]}" update >&2
 apt-get "${options[@]}" download "$@" >&2

@@ -18,9 +18,18 @@ commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
 own=$(rustc --print sysroot)
 root=${INPLACE_CACHE:-${HOME:-/root}/.cache/inplace}/rust-$version-${commit:0:9}
 mkdir -p "$root/bin" "$root/lib/rustlib"
-for existing in "$own"/lib/rustlib/*; do ln -sfn "$existing" "$root/lib/rustlib/"; done
-printf '#!/bin/sh\nexec "%s/bin/rustc" --sysroot "%s" "$@"\n' "$own" "$root" >"$root/bin/rustc"
-chmod +x "$root/bin/rustc"
+# Other runs may use the folder now.
+exec 9>"$root/lock"
+flock 9
+for existing in "$own"/lib/rustlib/*; do
+  to=$root/lib/rustlib/${existing##*/}
+  # A target that is installed meanwhile is Rust's own.
+  if [ -d "$to" ] && [ ! -L "$to" ]; then rm -rf "$to"; fi
+  ln -sfn "$existing" "$to"
+done
+printf '#!/bin/sh\nexec "%s/bin/rustc" --sysroot "%s" "$@"\n' "$own" "$root" >"$root/bin/rustc.new"
+chmod +x "$root/bin/rustc.new"
+mv "$root/bin/rustc.new" "$root/bin/rustc"
 
 work=
 trap 'rm -rf "$work"' EXIT
