@@ -79,9 +79,10 @@ ARM64 := $(abspath $(CARGO_TARGET_DIR))/other-targets/aarch64-unknown-linux-musl
 other-targets: setup ## builds the program for arm64, and checks the command line tool for macOS and Windows
 	@bash tests/lab/other-targets.sh "$(OTHER_UNTESTED)"
 
+ARM64_TESTS = if [ ! -e "$(OTHER_UNTESTED)" ]; then \
+  INPLACE_TEST_PROGRAM="qemu-aarch64-static $(ARM64)" cargo test --locked --features faults --test node -- restart:: clone::a_plain; fi
 arm64: other-targets ## runs tests of a real containerd with the program for arm64, under an emulator
-	@if [ ! -e "$(OTHER_UNTESTED)" ]; then \
-	INPLACE_TEST_PROGRAM="qemu-aarch64-static $(ARM64)" cargo test --locked --features faults --test node -- restart:: clone::a_plain; fi
+	@$(ARM64_TESTS)
 
 # Builds and checks have long steps for one processor, and the hermetic tests mostly wait: two of each at a time.
 TWO := $(MAKE) --no-print-directory --jobs 2 --output-sync
@@ -89,7 +90,7 @@ test: setup helm kubernetes ## all checks and tests: hermetic, fuzzing, on a rea
 	+@$(TWO) check release build-tests other-targets
 	+@$(TWO) hermetic fuzz FUZZ_SECONDS=10
 	cargo test --locked --features faults --test node
-	@$(MAKE) --no-print-directory arm64
+	@$(ARM64_TESTS)
 	@bash tests/lab/cluster-tests.sh
 	@for report in "$(UNCHECKED)" "$(OTHER_UNTESTED)"; do if [ -e "$$report" ]; then echo "Not exercised by this run:"; cat "$$report"; fi; done
 
