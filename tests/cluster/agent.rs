@@ -288,9 +288,11 @@ impl Pod<'_> {
     /// The same with another time limit.
     pub(crate) fn answer_within(&self, limit: Duration, id: &str) -> Status {
         let ended = |status: &Status| status.id == id && status.phase.is_terminal();
-        let mut last = None;
+        let (mut last, mut parsed) = (None, 0);
         self.until(limit, &format!("request {id} has ended"), |seen| {
-            last = seen.versions.iter().rev().find_map(|version| status(version).filter(ended));
+            let newest = seen.versions().skip(parsed).filter_map(status).filter(ended).last();
+            parsed = seen.versions().len();
+            last = newest.or(last.take());
             last.is_some()
         });
         last.unwrap()

@@ -13,13 +13,10 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn json(&self, what: &[&str]) -> Value {
-        serde_json::from_str(&self.cluster.kubectl(&[what, &["-o", "json"]].concat())).unwrap()
-    }
-
     /// Name, uid and restart count of each pod.
     fn pods(&self) -> Vec<(String, String, u64)> {
-        let listed = self.json(&["get", "pods", "-l", &format!("app={}", self.name)]);
+        let listed =
+            self.cluster.read(&format!("/api/v1/namespaces/default/pods?labelSelector=app%3D{}", self.name));
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let pods = listed["items"].as_array().unwrap().iter();
         pods.map(|pod| {
@@ -45,7 +42,7 @@ impl Fixture {
     }
 
     fn rollouts(&self) -> Vec<Value> {
-        let listed = self.json(&["get", "inplacerollouts"]);
+        let listed = self.cluster.read("/apis/inplace.dev/v1alpha1/namespaces/default/inplacerollouts");
         let ours = |rollout: &&Value| rollout["spec"]["target"]["workloadRef"]["name"] == *self.name;
         listed["items"].as_array().unwrap().iter().filter(ours).cloned().collect()
     }
@@ -76,7 +73,7 @@ fn a_configmap_that_is_changed_twice_restarts_each_container_once_with_what_is_n
     });
     cluster.apply(&deployment.to_string());
     eventually("three pods that are Ready, and what there is written down", || {
-        let now = fixture.json(&["get", "deployment", name]);
+        let now = cluster.read(&format!("/apis/apps/v1/namespaces/default/deployments/{name}"));
         let seen = &now["metadata"]["annotations"]["inplace.dev/restart-on-change-seen"];
         (now["status"]["readyReplicas"] == 3 && seen.is_string()).then_some(())
     });

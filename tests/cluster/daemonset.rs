@@ -145,11 +145,14 @@ fn gated(cluster: &Cluster) {
     let restart = json!({"id": "drain", "containers": [{"name": "app"}], "gracePeriodSeconds": 1});
     let swap = json!({"id": "swap", "containers": [{"name": "app", "image": cluster.image("app:v2")}], "gracePeriodSeconds": 1});
     for request in [restart, swap] {
-        let before = pod.seen().versions.len();
+        let before = pod.seen().versions().len();
         pod.ask(&request.to_string(), Phase::Succeeded);
         pod.wait("it is Ready again", |pod| is(pod, GATE) && is_ready(pod));
-        let seen = pod.seen().versions;
-        assert!(seen[before..].iter().any(|version| !is(version, GATE) && !is_ready(version)), "{seen:#?}");
+        let seen = pod.seen();
+        assert!(
+            seen.versions().skip(before).any(|version| !is(version, GATE) && !is_ready(version)),
+            "{seen:#?}"
+        );
     }
     pod.facts().settled();
 }
@@ -305,13 +308,8 @@ impl<'a> Busy<'a> {
             let facts = pod.facts_on(node).settled();
             assert_eq!(facts.running("app").attempt, self.cycle, "{facts:#?}");
             // Each request has one terminal status, and it does not change afterwards.
-            let answers: Vec<_> = pod
-                .seen()
-                .versions
-                .iter()
-                .filter_map(status)
-                .filter(|status| status.id == self.id())
-                .collect();
+            let answers: Vec<_> =
+                pod.seen().versions().filter_map(status).filter(|status| status.id == self.id()).collect();
             let end = answers.iter().position(|status| status.phase.is_terminal()).unwrap();
             assert!(answers[end..].iter().all(|status| *status == answers[end]), "{answers:#?}");
         }

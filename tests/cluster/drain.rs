@@ -40,7 +40,7 @@ fn gate_is(pod: &Object, status: &str, reason: &str) -> bool {
 fn cycles(pod: &Pod<'_>) -> Vec<String> {
     let reported =
         |gate: &PodCondition| format!("{} {}", gate.status, gate.reason.as_deref().unwrap_or_default());
-    let mut cycles: Vec<_> = pod.seen().versions.iter().filter_map(|pod| gate(pod).map(reported)).collect();
+    let mut cycles: Vec<_> = pod.seen().versions().filter_map(|pod| gate(pod).map(reported)).collect();
     cycles.dedup();
     cycles
 }
@@ -138,7 +138,7 @@ fn no_request_is_refused_over_twenty_restarts_with_a_drain() {
         assert_eq!(events.iter().filter_map(|event| event.reason.as_deref()).find(others), None);
         // One more write opened the gate of the new pod. A step that takes long, as on a busy machine, is
         // reported too.
-        let mut reported: Vec<_> = pod.seen().versions.iter().filter_map(status).collect();
+        let mut reported: Vec<_> = pod.seen().versions().filter_map(status).collect();
         reported.dedup();
         let steps = reported.iter().filter(|status| !status.phase.is_terminal()).count() - RESTARTS / 2;
         let written = writes(pod);
@@ -250,7 +250,7 @@ fn a_new_pod_is_let_in_before_it_runs_and_one_without_a_gate_is_left_alone() {
     assert!(!is(&let_in, "Initialized"));
     new.wait("it is Ready", is_ready);
     assert_eq!(cycles(&new), ["True InPlaceReady"]);
-    assert!(plain.seen().versions.iter().all(|pod| gate(pod).is_none()));
+    assert!(plain.seen().versions().all(|pod| gate(pod).is_none()));
     assert_eq!(writes(&plain), Vec::<Value>::new());
     // A drain on a pod without the gate is refused.
     let before = plain.facts();

@@ -126,9 +126,10 @@ fn kept_alive(policy: &str) {
             let status = restart(pod, "app", json!({"engine": engine}), Phase::Refused);
             assert!(status.message.contains("restartPolicy"), "{engine}: {}", status.message);
         }
-        let phases = pod.seen().versions.into_iter().filter_map(|version| version.status?.phase);
-        let ran: Vec<_> = phases.skip_while(|phase| phase != "Running").collect();
-        assert!(ran.iter().all(|phase| phase == "Running"), "{policy}: {ran:?}");
+        let seen = pod.seen();
+        let phases = seen.versions().filter_map(|version| version.status.as_ref()?.phase.as_deref());
+        let ran: Vec<_> = phases.skip_while(|phase| *phase != "Running").collect();
+        assert!(ran.iter().all(|phase| *phase == "Running"), "{policy}: {ran:?}");
     }
 }
 

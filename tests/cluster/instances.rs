@@ -1,6 +1,6 @@
 //! Records every instance of every container on a node.
-//! The runtime is polled every 20 ms for the running containers. The start and end times are the runtime's own,
-//! so that two instances at once are detected also between two polls.
+//! The runtime is polled for the containers. The start and end times are the runtime's own, so that two instances at once are
+//! detected also between two polls. A poll must only see each instance before it is removed: no attempt may be missing.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use tokio::runtime::Builder;
 
 use crate::cluster::Node;
 
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A thread that watches a node's runtime.
 pub(crate) struct Instances {

@@ -44,7 +44,7 @@ fn in_every_moment(cluster: &Cluster, does: impl Fn(&OngoingOperation<'_>) + Syn
 
 /// The statuses that the pod has had for this id.
 fn reported(pod: &Pod<'_>, id: &str) -> Vec<Status> {
-    pod.seen().versions.iter().filter_map(status).filter(|status| status.id == id).collect()
+    pod.seen().versions().filter_map(status).filter(|status| status.id == id).collect()
 }
 
 /// The event for the end of a request.

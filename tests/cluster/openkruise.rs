@@ -184,13 +184,13 @@ fn a_pod_is_drained_by_the_gate_that_it_has(cluster: &Cluster) {
         let gate = conditions.iter().find(|condition| condition.type_ == GATE)?;
         Some(format!("{} {}", gate.status, gate.reason.as_deref()?))
     };
-    let mut seen_conditions: Vec<_> = seen.versions.iter().filter_map(condition).collect();
+    let mut seen_conditions: Vec<_> = seen.versions().filter_map(condition).collect();
     seen_conditions.dedup();
     assert_eq!(seen_conditions, ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
     let is_unready = |pod: &k8s_openapi::api::core::v1::Pod| {
         condition(pod).as_deref() == Some("False InPlaceDrain") && !crate::pod::is_ready(pod)
     };
-    assert!(seen.versions.iter().any(is_unready), "the pod left the endpoints");
+    assert!(seen.versions().any(is_unready), "the pod left the endpoints");
     cluster.kubectl(&["delete", "containerrecreaterequest", "drained"]);
 }
 

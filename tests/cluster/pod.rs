@@ -2,7 +2,10 @@
 
 use std::{
     fmt, iter,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -59,10 +62,22 @@ pub(crate) struct Pod<'a> {
 /// What the API server reported about a pod.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Every version from the watch, oldest first. After an outage of the API server some may be missing.
-    pub(crate) versions: Vec<Object>,
+    /// Shared, because every wait copies the observations.
+    versions: Vec<Arc<Object>>,
     /// The pod no longer exists.
     pub(crate) gone: bool,
+}
+
+impl Seen {
+    /// Every version from the watch, oldest first. After an outage of the API server some may be missing.
+    pub(crate) fn versions(&self) -> impl DoubleEndedIterator<Item = &Object> + ExactSizeIterator {
+        self.versions.iter().map(Arc::as_ref)
+    }
+
+    /// The latest version.
+    pub(crate) fn last(&self) -> Option<&Object> {
+        self.versions.last().map(Arc::as_ref)
+    }
 }
 
 impl<'a> Pod<'a> {
@@ -119,8 +134,8 @@ impl<'a> Pod<'a> {
 
     /// The same with another time limit.
     pub(crate) fn wait_for(&self, limit: Duration, what: &str, wanted: impl Fn(&Object) -> bool) -> Object {
-        let seen = self.until(limit, what, |seen| !seen.gone && seen.versions.last().is_some_and(&wanted));
-        seen.versions.last().unwrap().clone()
+        let seen = self.until(limit, what, |seen| !seen.gone && seen.last().is_some_and(&wanted));
+        seen.last().unwrap().clone()
     }
 
     /// Waits until the observations fulfil a condition.
@@ -143,7 +158,7 @@ impl<'a> Pod<'a> {
     }
 
     fn last(&self) -> Option<Object> {
-        self.seen.borrow().versions.last().cloned()
+        self.seen.borrow().last().cloned()
     }
 
     /// Reads the pod from the API server.
@@ -227,9 +242,9 @@ async fn follow(api: Api<Object>, name: String, uid: String, sender: Sender<Seen
             Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) if is_it(&pod) => {
                 listed = true;
                 sender.send_modify(|seen| {
-                    let last = seen.versions.last().and_then(|last| last.metadata.resource_version.as_ref());
+                    let last = seen.last().and_then(|last| last.metadata.resource_version.as_ref());
                     if last != pod.metadata.resource_version.as_ref() {
-                        seen.versions.push(pod);
+                        seen.versions.push(Arc::new(pod));
                     }
                 });
                 false

@@ -149,7 +149,7 @@ fn secrets_of_a_pod_are_read_only_by_an_agent_that_may() {
     assert!(texts.iter().any(|text| text.contains("Pull") && text.contains("effect")), "no log to look at");
     for pod in [&pod, &plain] {
         texts.extend(pod.events().iter().map(|event| format!("{event:?}")));
-        texts.extend(pod.seen().versions.iter().map(|version| format!("{version:?}")));
+        texts.extend(pod.seen().versions().map(|version| format!("{version:?}")));
     }
     for secret in [PASSWORD, AUTH, AUTH.trim_end_matches('=')] {
         assert!(texts.iter().all(|text| !text.contains(secret)), "{secret} is in one of {reported:?}");

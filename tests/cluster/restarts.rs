@@ -38,7 +38,7 @@ fn adopted(pod: &Pod<'_>, name: &str, facts: &Facts) -> i32 {
 
 /// Every version since the pod was Ready for the first time.
 fn since_ready(pod: &Pod<'_>) -> Vec<Object> {
-    pod.seen().versions.into_iter().skip_while(|version| !is_ready(version)).collect()
+    pod.seen().versions().skip_while(|version| !is_ready(version)).cloned().collect()
 }
 
 /// Asserts that the pod was always Running; returns the reported waiting states of its containers.
@@ -218,7 +218,7 @@ fn writes(cluster: &Cluster, pods: &[Pod<'_>]) -> BTreeMap<String, usize> {
 /// The number of writes that are permitted, by the statuses that the pod has had.
 fn may_write(pod: &Pod<'_>) -> usize {
     let mut took = BTreeMap::new();
-    for status in pod.seen().versions.iter().filter_map(status).filter(|status| status.phase.is_terminal()) {
+    for status in pod.seen().versions().filter_map(status).filter(|status| status.phase.is_terminal()) {
         let span = status.finished_at.unwrap().duration_since(status.started_at.unwrap());
         took.insert(status.id, WRITES + usize::try_from(span.as_secs() / WORD).unwrap());
     }

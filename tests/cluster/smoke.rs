@@ -18,7 +18,7 @@ fn a_pod_runs_and_goes() {
     let status = pod.get().status.unwrap();
     assert!(status.pod_ip.is_some_and(|ip| !ip.is_empty()));
     pod.delete();
-    assert!(!pod.seen().versions.iter().any(|version| version.metadata.uid.as_ref() != Some(&pod.uid)));
+    assert!(!pod.seen().versions().any(|version| version.metadata.uid.as_ref() != Some(&pod.uid)));
 }
 
 #[test]

@@ -112,7 +112,7 @@ const AT_ONCE: usize = 2;
 /// Time limit of one request.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Pause of a sender between two requests, so that the load of several clients leaves the machine to the kubelet.
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(4);
 
 /// A client that sends request after request, each over a connection of its own, until it is stopped.
 pub(crate) struct Client {
@@ -255,7 +255,7 @@ fn what_cannot_run_beside_the_old_one_is_not_felt() {
         eprintln!("{image:?}: {}", status.message);
         assert_eq!(pod.facts(), before);
     }
-    assert!(pod.seen().versions.iter().skip_while(|version| !is_ready(version)).all(is_ready));
+    assert!(pod.seen().versions().skip_while(|version| !is_ready(version)).all(is_ready));
     client.was_always_served("no standby");
 }
 

@@ -117,7 +117,7 @@ fn an_image_that_cannot_be_had_is_not_felt() {
     assert_eq!(pod.facts(), before);
     let object = pod.get();
     assert!(["app", "side"].iter().all(|name| spec_image(&object, name) == cluster.image("app:v1")));
-    assert!(pod.seen().versions.iter().skip_while(|version| !is_ready(version)).all(is_ready));
+    assert!(pod.seen().versions().skip_while(|version| !is_ready(version)).all(is_ready));
     assert_eq!(event(&pod, "InPlaceFailed"), status.message);
 }
 

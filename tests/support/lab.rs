@@ -17,6 +17,8 @@ use std::{
     },
 };
 
+use crate::support::panics;
+
 /// The advice if a program is missing.
 const HINT: &str = "run: make setup";
 
@@ -55,6 +57,8 @@ impl Lab {
     /// Same as [`Self::own`], created by another script of `tests/lab` that supports all actions of `lab.sh`.
     pub(crate) fn made_by(script: &'static str, options: &Options) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
+        // The tests of a lab take minutes.
+        panics::print_at_once();
         // Short, because socket paths are below it.
         let name = format!("inplace-lab.{}.{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut lab = Self {

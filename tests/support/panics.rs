@@ -1,6 +1,14 @@
-//! Finds the panics of a process in its log. A release aborts where the build of the tests unwinds and continues.
+//! Finds the panics of a process in its log: a release aborts where the build of the tests unwinds and continues. Prints those of
+//! the tests.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    io::{self, Write},
+    panic,
+    path::Path,
+    sync::Once,
+    thread,
+};
 
 /// The panics that the tests themselves cause.
 const INJECTED: &str = "src/process/fault.rs";
@@ -16,6 +24,20 @@ pub(crate) fn in_folder(folder: &Path, prefix: &str) -> Vec<String> {
     let logs = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let logs = logs.filter(|log| log.file_name().to_string_lossy().starts_with(prefix));
     logs.flat_map(|log| in_log(&String::from_utf8_lossy(&fs::read(log.path()).unwrap()))).collect()
+}
+
+/// Prints the message of each panic of this process at once. Otherwise it is printed when all tests have ended, and not at all if
+/// they are ended from outside before.
+pub(crate) fn print_at_once() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        panic::set_hook(Box::new(|panic| {
+            let thread = thread::current();
+            let message = format!("\nthread '{}' {panic}\n", thread.name().unwrap_or("without a name"));
+            // `eprintln!` would be captured for the end. A message that cannot be written must not hide that the test failed.
+            let _ = io::stderr().write_all(message.as_bytes());
+        }));
+    });
 }
 
 #[test]

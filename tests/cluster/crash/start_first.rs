@@ -118,7 +118,7 @@ pub(super) fn hold<'a>(fixture: &CrashFixture, round: Vec<(&'a Pod<'a>, Point)>)
         let Held { pod, point, id, .. } = &operation;
         let name = eventually(&format!("{point:?}, or the end of {id}"), || {
             let name = fixture.holds.held(&pod.uid);
-            let ended = pod.seen().versions.last().and_then(status);
+            let ended = pod.seen().last().and_then(status);
             let has_ended = ended.is_some_and(|status| status.id == *id && status.phase.is_terminal());
             (name.is_some() || has_ended).then_some(name)
         });

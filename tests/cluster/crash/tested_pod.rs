@@ -209,7 +209,7 @@ impl<'a> TestedPod<'a> {
     /// True when the pod's status for the request is terminal.
     pub(super) fn has_ended(&self, ask: &Ask) -> bool {
         let ended = |status: Status| status.id == ask.id && status.phase.is_terminal();
-        self.pod.seen().versions.last().and_then(status).is_some_and(ended)
+        self.pod.seen().last().and_then(status).is_some_and(ended)
     }
 
     /// The pod's journal on the node.

@@ -244,7 +244,7 @@ impl<'a> Fixture<'a> {
     }
 
     fn get(&self, name: &str) -> Value {
-        serde_json::from_str(&self.cluster.kubectl(&["get", "hookrun", name, "-o", "json"])).unwrap()
+        self.cluster.read(&format!("/apis/tkex.tencent.com/v1alpha1/namespaces/default/hookruns/{name}"))
     }
 
     fn wait(&self, what: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {

@@ -200,9 +200,9 @@ impl Group<'_> {
         cluster.kubectl(&["annotate", "pods", "-l", "app=train", &format!("{policy}=max-restarts=1")]);
         cluster.kubectl(&["label", "pods", "-l", "app=train", &format!("{label}=train")]);
         let begun = || {
-            let list =
-                cluster.kubectl(&["get", "inplacerollouts", "-l", &format!("{label}=train"), "-o", "json"]);
-            serde_json::from_str::<Value>(&list).unwrap()["items"].as_array().unwrap().clone()
+            let rollouts = "/apis/inplace.dev/v1alpha1/namespaces/default/inplacerollouts";
+            let list = cluster.read(&format!("{rollouts}?labelSelector={label}%3Dtrain"));
+            list["items"].as_array().unwrap().clone()
         };
         // What has ended before in these pods is no failure: operations have ended it.
         let before = self.load.pods();

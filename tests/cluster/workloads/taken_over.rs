@@ -150,8 +150,8 @@ impl Left<'_> {
         cluster.kubectl(&["replace", "--raw", path, "-f", file.to_str().unwrap()]);
         cluster.kubectl(&["scale", "gamedeployment/kept", "--replicas=1"]);
         self.kept.wait("it is reported", || {
-            let events = cluster.kubectl(&["get", "events", "-o", "json"]);
-            events.contains("AnotherController").then_some(())
+            let events = cluster.read("/api/v1/namespaces/default/events");
+            events.to_string().contains("AnotherController").then_some(())
         });
         assert_eq!(self.kept.pods().len(), 2, "nothing is done while another controller is at work");
         assert_eq!(self.kept.get()["status"]["readyReplicas"], 7, "its status is left alone, too");
