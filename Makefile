@@ -71,7 +71,7 @@ deny: $(DENY)
 
 $(DENY):
 	@if command -v cargo-deny >/dev/null; then mkdir -p "$(@D)" && ln -s "$$(command -v cargo-deny)" "$@"; \
-	else cargo install --locked cargo-deny --root "$(INPLACE_CACHE)"; fi
+	else CARGO_PROFILE_DEV_DEBUG=false cargo install --locked --debug cargo-deny --root "$(INPLACE_CACHE)"; fi
 
 # Where Rust's libraries for other targets cannot be had, `make test` reports at its end that these were not exercised.
 OTHER_UNTESTED := $(INPLACE_CACHE)/other-targets-not-exercised
