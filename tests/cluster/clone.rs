@@ -43,7 +43,7 @@ containers:
     capabilities: {add: [NET_ADMIN], drop: [CHOWN, MKNOD]}
   startupProbe: {exec: {command: ['true']}, timeoutSeconds: 30}
   livenessProbe: {exec: {command: ['true']}, periodSeconds: 30, timeoutSeconds: 30}
-  readinessProbe: {exec: {command: ['true']}, periodSeconds: 1}
+  readinessProbe: {exec: {command: ['true']}, periodSeconds: 1, timeoutSeconds: 30}
   lifecycle: {preStop: {exec: {command: [sh, -c, 'echo stopped >>/scratch/prestop']}}}
   env:
   - {name: NAME, value: plain}

@@ -130,7 +130,7 @@ fn gated(cluster: &Cluster) -> Value {
         "terminationGracePeriodSeconds": 2,
         "readinessGates": [{"conditionType": GATE}],
         "containers": [{"name": "app", "image": cluster.image("app:v1"), "imagePullPolicy": "IfNotPresent",
-            "readinessProbe": {"exec": {"command": ["grep", "-qv", "v3", "/etc/version"]}, "periodSeconds": 1}}],
+            "readinessProbe": {"exec": {"command": ["grep", "-qv", "v3", "/etc/version"]}, "periodSeconds": 1, "timeoutSeconds": 30}}],
     }})
 }
 

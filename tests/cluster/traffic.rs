@@ -41,7 +41,7 @@ pub(crate) const SERVING: &str = r#"
     printf '#!/bin/sh\necho Content-Type: text/plain; echo; sleep 0.5; echo served\n' >/www/cgi-bin/slow
     chmod +x /www/cgi-bin/slow
     exec app
-  readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+  readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1, timeoutSeconds: 30}
 "#;
 
 /// Number of concurrent requests.
