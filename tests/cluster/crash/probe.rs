@@ -40,12 +40,18 @@ fn an_instance_that_was_probed_before_its_start_is_replaced() {
         assert_eq!(status.phase, Phase::Succeeded, "{status:#?}, {:#?}", pod.events());
         let after = adopted(&pod, "app", "lab/app:v1");
         assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, after.id);
-        if ended_by_probe(&status) > 0 {
-            assert_eq!(after.attempt, before.attempt + 2, "{status:#?}");
+        // On a busy machine a probe may be due before the next start, too.
+        let ended = ended_by_probe(&status);
+        assert_eq!(
+            after.attempt,
+            before.attempt + 1 + u32::try_from(ended).unwrap(),
+            "{status:#?}, {:#?}",
+            pod.events()
+        );
+        if ended > 0 {
             replaced = true;
             break;
         }
-        assert_eq!(after.attempt, before.attempt + 1, "{status:#?}, {:#?}", pod.events());
     }
     assert!(replaced, "no probe was due before a start: {:#?}", pod.events());
     drop(pod);
