@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release other-targets arm64 image-tools image dist dist-again push check fmt clippy doc deny reference test build-tests hermetic fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
+.PHONY: setup helm kubernetes build release other-targets arm64 image-tools image dist dist-again push check fmt clippy doc deny reference test build-tests hermetic node fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -77,19 +77,19 @@ $(DENY):
 OTHER_UNTESTED := $(INPLACE_CACHE)/other-targets-not-exercised
 ARM64 := $(abspath $(CARGO_TARGET_DIR))/other-targets/aarch64-unknown-linux-musl/release/inplace
 other-targets: setup ## builds the program for arm64, and checks the command line tool for macOS and Windows
-	@bash tests/lab/other-targets.sh "$(OTHER_UNTESTED)"
+	@nice -n 19 bash tests/lab/other-targets.sh "$(OTHER_UNTESTED)"
 
 ARM64_TESTS = if [ ! -e "$(OTHER_UNTESTED)" ]; then \
   INPLACE_TEST_PROGRAM="qemu-aarch64-static $(ARM64)" cargo test --locked --features faults --test node -- restart:: clone::a_plain; fi
 arm64: other-targets ## runs tests of a real containerd with the program for arm64, under an emulator
 	@$(ARM64_TESTS)
 
-# Builds and checks have long steps for one processor, and the hermetic tests mostly wait: two of each at a time.
+# Builds and checks have long steps for one processor, and tests mostly wait: two of each at a time.
 TWO := $(MAKE) --no-print-directory --jobs 2 --output-sync
 test: setup helm kubernetes ## all checks and tests: hermetic, fuzzing, on a real containerd, on a real Kubernetes
-	+@$(TWO) check release build-tests other-targets
+	+@$(TWO) check release build-tests
 	+@$(TWO) hermetic fuzz FUZZ_SECONDS=10
-	cargo test --locked --features faults --test node
+	+@$(TWO) node other-targets
 	@$(ARM64_TESTS)
 	@bash tests/lab/cluster-tests.sh
 	@for report in "$(UNCHECKED)" "$(OTHER_UNTESTED)"; do if [ -e "$$report" ]; then echo "Not exercised by this run:"; cat "$$report"; fi; done
@@ -99,6 +99,9 @@ build-tests: ## builds the tests
 
 hermetic: ## runs the tests that need nothing
 	cargo test --locked --features faults --lib --bins --test hermetic -- --test-threads 8
+
+node: ## runs the tests on a real containerd
+	cargo test --locked --features faults --test node
 
 reference: ## writes the generated pages of docs/reference
 	INPLACE_WRITE_REFERENCE=1 cargo test --locked --bin inplace --test hermetic reference_of

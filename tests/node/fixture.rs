@@ -150,10 +150,11 @@ impl Fixture {
         serde_json::from_slice(&fs::read(self.answer(pod)).ok()?).unwrap()
     }
 
-    /// The answer for a pod, once it has the phase `phase` and its ID contains `id`.
+    /// The answer for a pod, once it has the phase `phase` and the ID `id`, or an ID that begins with it, as in `text-`.
     pub(crate) fn ended(&self, pod: &str, id: &str, phase: &str) -> Value {
         let mut seen = None;
-        let fits = |status: &Value| status["id"].as_str().is_some_and(|reported| reported.contains(id));
+        let is_it = |reported: &str| reported == id || (id.ends_with('-') && reported.starts_with(id));
+        let fits = |status: &Value| status["id"].as_str().is_some_and(is_it);
         eventually(&format!("{pod} {id}"), || {
             seen = self.status(pod).filter(fits);
             let status = seen.clone()?;
