@@ -290,9 +290,8 @@ impl Pod<'_> {
         let ended = |status: &Status| status.id == id && status.phase.is_terminal();
         let (mut last, mut parsed) = (None, 0);
         self.until(limit, &format!("request {id} has ended"), |seen| {
-            let newest = seen.versions().skip(parsed).filter_map(status).rfind(ended);
+            last = seen.versions().skip(parsed).filter_map(status).rfind(ended);
             parsed = seen.versions().len();
-            last = newest.or(last.take());
             last.is_some()
         });
         last.unwrap()

@@ -15,13 +15,10 @@ struct Fixture {
 impl Fixture {
     /// Name, uid and restart count of each pod.
     fn pods(&self) -> Vec<(String, String, u64)> {
-        let listed =
-            self.cluster.read(&format!("/api/v1/namespaces/default/pods?labelSelector=app%3D{}", self.name));
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let pods = listed["items"].as_array().unwrap().iter();
-        pods.map(|pod| {
+        let pods = self.cluster.pods(&format!("app={}", self.name)).into_iter();
+        pods.map(|(name, pod)| {
             let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default();
-            (text(&pod["metadata"]["name"]), text(&pod["metadata"]["uid"]), restarts)
+            (name, pod["metadata"]["uid"].as_str().unwrap().to_owned(), restarts)
         })
         .collect()
     }

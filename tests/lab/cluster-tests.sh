@@ -8,15 +8,14 @@ cluster_tests() { cargo test --locked --features faults --test cluster "$@"; }
 
 cluster_tests --no-run
 # The clusters' own processes collect their garbage less often: memory is free, the processors are not.
-export GOGC=400
+parallel_tests() { GOGC=400 cluster_tests "$@"; }
 # The first process prints a test's name before its result: whole lines only, between those of the second.
-cluster_tests -- --test-threads 1 crash:: workloads:: > >(sed -u '') 2>&1 &
+parallel_tests -- --test-threads 1 crash:: workloads:: > >(sed -u '') 2>&1 &
 beside=$!
 trap 'kill "$beside" 2>/dev/null || true' EXIT
 status=0
-cluster_tests -- --test-threads 2 --skip crash:: --skip workloads:: --skip load:: --skip scale:: || status=$?
+parallel_tests -- --test-threads 2 --skip crash:: --skip workloads:: --skip load:: --skip scale:: || status=$?
 wait "$beside" || status=$?
-unset GOGC
 cluster_tests load:: -- --test-threads 1 || status=$?
 cluster_tests scale:: -- --test-threads 1 || status=$?
 exit "$status"
