@@ -325,14 +325,14 @@ async fn observe_timed(
     operation: &mut Operation,
     lost: &mut Option<LostTime>,
 ) -> Result<Snapshot, String> {
-    let asked = Instant::now();
+    let (asked, observed_at) = (Instant::now(), clock::now());
     let seen = observe(node, operation).await;
     match (lost, &seen) {
         (Some(lost), Ok(_)) => lost.take().into_iter().for_each(|time| operation.regain(time)),
         (Some(lost), Err(_)) => lost.not_seen(asked),
         (None, _) => {}
     }
-    seen
+    seen.map(|snapshot| Snapshot { observed_at: Some(observed_at), ..snapshot })
 }
 
 /// The `EndpointSlice`s that send traffic to the pod. They are watched only while the operation waits for them.

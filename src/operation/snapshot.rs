@@ -18,6 +18,8 @@ use crate::operation::port::{Listeners, Port};
 /// One pod as observed in the runtime and, where there is one, in the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
+    /// When its observation began; `None` when it was made at the time of the decision.
+    pub observed_at: Option<Timestamp>,
     /// The newest sandbox of the pod; `None` when the runtime has none.
     pub sandbox: Option<Sandbox>,
     /// All its containers in no particular order, including fences and exited containers.
@@ -41,6 +43,7 @@ impl Snapshot {
     /// What the runtime has of a pod: nothing from the API server, and nothing that only some snapshots contain.
     pub fn of_runtime(sandbox: Option<Sandbox>, containers: Vec<Container>) -> Self {
         Self {
+            observed_at: None,
             sandbox,
             containers,
             declared: None,
@@ -50,6 +53,12 @@ impl Snapshot {
             probed: None,
             group: GroupSignal::Unknown,
         }
+    }
+
+    /// Until when a container that is shown as running is known to have run. That is before `now`, because an
+    /// observation and what follows it take time, during which the container may have exited.
+    pub fn known_until(&self, now: Timestamp) -> Timestamp {
+        self.observed_at.map_or(now, |observed_at| observed_at.min(now))
     }
 }
 

@@ -313,7 +313,7 @@ fn observe(
 ) -> Result<Option<Next>, String> {
     let started_at = own.started_at.unwrap_or(own.created_at);
     let asked = SignedDuration::from_secs(i64::from(operation.request.min_ready_seconds));
-    if !is_over(started_at, SETTLES.max(asked), now) {
+    if !is_over(started_at, SETTLES.max(asked), snapshot.known_until(now)) {
         return Ok(Some(wait(target, now)));
     }
     if let Some(next) = counted_again(target, standby, listeners, now) {

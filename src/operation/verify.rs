@@ -75,8 +75,8 @@ pub(super) fn verify<'a>(
                 if let Some(note) = startup::reported(target, snapshot, now) {
                     return Verdict::Next(Next::Note(note));
                 }
-                if now < proven_at {
-                    let until = proven_at.min(later(now, WATCH));
+                if snapshot.known_until(now) < proven_at {
+                    let until = proven_at.clamp(now, later(now, WATCH));
                     wait.get_or_insert(Waiting {
                         until,
                         on: format!("waiting for {} to stay up", target.name),

@@ -446,3 +446,25 @@ fn a_fence_that_does_not_stay_up_ends_the_proof() {
     let fences = bench.log.iter().filter(|effect| effect.starts_with("Fence")).count();
     assert_eq!(fences, usize::try_from(FENCES).unwrap(), "{:?}", bench.log);
 }
+
+#[test]
+fn a_standby_that_ran_when_it_was_observed_may_have_exited_since() {
+    let mut bench = bench(RESTART, Kubelet::Watching);
+    let is_proven = |bench: &Bench| {
+        bench.operation.targets[0].standby.as_ref().is_some_and(|standby| standby.proven_at.is_some())
+    };
+    while bench.snapshot.standbys("app").next().is_none_or(|own| own.state != State::Running) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.snapshot.observed_at = Some(bench.now);
+    let until = later(bench.now, SignedDuration::from_secs(8));
+    while bench.now < until {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        assert!(!is_proven(&bench), "{:?}", bench.log);
+    }
+    bench.snapshot.observed_at = None;
+    while !is_proven(&bench) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        assert!(bench.now < later(until, SETTLES), "{:?}", bench.log);
+    }
+}

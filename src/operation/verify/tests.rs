@@ -111,3 +111,28 @@ fn the_fence_stays_until_the_kubelet_reports_the_new_instance_as_running() {
     }
     assert!(!fenced(&silent), "{:?}", silent.log);
 }
+
+#[test]
+fn what_was_running_when_it_was_observed_may_have_exited_since() {
+    let mut bench = restarted();
+    let started = bench.snapshot.by_id("app-3").unwrap().started_at.unwrap();
+    let reported = declared(&mut bench.snapshot);
+    (reported.container_id, reported.ready, reported.running) = (Some("app-3".into()), true, true);
+    let settles = later(started, RESTART_SETTLES);
+    let (early, late) = (later(settles, -WATCH), later(settles, SWAP_SETTLES));
+    let is_proven = |bench: &Bench, at| {
+        let snapshot = Snapshot { observed_at: Some(at), ..bench.snapshot.clone() };
+        match verify(&bench.operation, bench.operation.targets.iter(), &snapshot, late) {
+            Verdict::Next(Next::Wait(waiting)) => {
+                assert_eq!(waiting.until, late, "it is observed again at once");
+                false
+            }
+            Verdict::Next(Next::Note(Note::Proven(..))) => true,
+            _ => panic!("neither proven nor awaited"),
+        }
+    };
+    assert!(!is_proven(&bench, early));
+    assert!(is_proven(&bench, settles));
+    // The clock was set back after the observation.
+    assert!(is_proven(&bench, later(late, SWAP_SETTLES)));
+}

@@ -145,8 +145,10 @@ fn pods_that_wait_for_their_hook_stay(cluster: &Cluster, published: &HttpServer)
 
 fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &HttpServer) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "failing" };
-    // With `maxUnavailable: 0` no pod would be started, because the surge pod has the same broken image.
-    let strategy = json!({"updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1, "maxSurge": 1}});
+    // With `maxUnavailable: 0` no pod would be started, because the surge pod has the same broken image. On a busy node,
+    // the runtime may report its exit only after the second that a swap is observed without `minReadySeconds`.
+    let strategy = json!({"minReadySeconds": 5,
+        "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1, "maxSurge": 1}});
     fixture.apply(&surging("failing", 1, &strategy));
     fixture.until("two pods are there", |status| is_complete(status, 2));
     let before = fixture.pods();

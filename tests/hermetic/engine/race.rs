@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use inplace::api::request::Request;
 use inplace::api::status::Phase;
 use inplace::cri::proto::v1::ContainerState;
 use inplace::operation::snapshot::Owner;
 
-use super::super::runtime::{Model, Pod};
+use super::super::runtime::{Fault, Model, Pod};
 use super::{Fixture, pod, request, shared_pod, short};
 
 /// A pod that a kubelet manages.
@@ -344,4 +345,18 @@ async fn limits_that_change_while_the_new_image_is_observed_are_those_of_the_con
         let limits = instance.config.linux.unwrap().resources.unwrap();
         assert_eq!((limits.memory_limit_in_bytes, limits.cpu_quota), (300 << 20, 70_000));
     }
+}
+
+/// The answer that shows the new instance as running arrives when it should have stayed up long enough.
+#[tokio::test]
+async fn an_instance_that_exits_while_its_status_is_on_the_way_has_not_stayed_up() {
+    let fixture = Fixture::open().await;
+    // Half a second after the start: the fence is gone, and its removal causes no further observation.
+    let observed = || fixture.fake.on("ContainerStatus").about("app#1").nth(12);
+    observed().fault(Fault::SlowReply(Duration::from_millis(3200)));
+    observed().then(|m| m.die("app", 3));
+    let asked = Request { min_ready_seconds: 3, ..request("swap app=img:v2") };
+    let ended = fixture.ask(asked).await.unwrap();
+    assert_eq!((ended.phase, ended.reason.as_str()), (Phase::RolledBack, "Exited"), "{ended:#?}");
+    assert!(ended.message.contains("exited with code 3"), "{}", ended.message);
 }

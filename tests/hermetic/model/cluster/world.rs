@@ -417,6 +417,7 @@ impl World {
             containers.rotate_left(by);
         }
         Snapshot {
+            observed_at: None,
             sandbox: self.sandbox.clone(),
             containers,
             declared: self.declared(),
