@@ -13,12 +13,14 @@ use tokio::task::JoinSet;
 use crate::api::annotation;
 use crate::api::pod_ref::PodRef;
 use crate::cri::client::Client;
-use crate::cri::error::Error;
+use crate::cri::error::{Error, is_canceled_start};
 use crate::cri::identity::{self, Asked};
 use crate::cri::proto::v1;
 use crate::operation::port::Port;
-use crate::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
+use crate::operation::snapshot::{Container, Owner, Sandbox, Snapshot, StartError, State};
 
+/// The reason that containerd reports for a container whose start has failed (`errorStartReason` in its CRI plugin).
+const START_ERROR: &str = "StartError";
 /// Kubernetes' default grace period.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
@@ -194,6 +196,7 @@ fn container(listed: v1::Container) -> Container {
         started_at: None,
         finished_at: None,
         exit_code: 0,
+        start_error: None,
         grace: grace.map_or(DEFAULT_GRACE, Duration::from_secs),
         has_pre_stop: annotations.contains_key(annotation::PRE_STOP),
         ports: annotations.get(annotation::PORTS).map(|text| ports(text)).unwrap_or_default(),
@@ -211,6 +214,9 @@ fn refine(container: &mut Container, status: v1::ContainerStatus) {
     container.started_at = time(status.started_at);
     container.finished_at = time(status.finished_at);
     container.exit_code = status.exit_code;
+    let failed = status.reason == START_ERROR && !status.message.is_empty();
+    container.start_error =
+        failed.then(|| StartError { canceled: is_canceled_start(&status.message), message: status.message });
     // If the container was created from an image ID, containerd lists that ID; containerd 1.6 loses the name from
     // the pod's spec.
     let named = status.image.unwrap_or_default();
@@ -296,6 +302,8 @@ mod tests {
             }),
             finished_at: 7,
             exit_code: 3,
+            reason: "Error".to_owned(),
+            message: "it ended".to_owned(),
             ..Default::default()
         };
         for (listed_as, image, user, expected) in [
@@ -310,6 +318,32 @@ mod tests {
             assert_eq!(seen.image, expected);
             assert_eq!((seen.state, seen.exit_code, seen.started_at), (State::Created, 3, None));
             assert_eq!(seen.finished_at.map(Timestamp::as_nanosecond), Some(7));
+            assert_eq!(seen.start_error, None);
+        }
+    }
+
+    #[test]
+    fn a_start_that_failed_has_an_error_and_says_whether_its_caller_went_away() {
+        let task = "failed to create containerd task: ";
+        for (message, canceled) in [
+            ("failed to create shim task: context canceled: unknown", true),
+            ("failed to start shim: start failed: : signal: killed: unknown", true),
+            ("failed to create shim task: context deadline exceeded: unknown", false),
+            (
+                "failed to create shim task: OCI runtime create failed: exec: \"app\": not found: unknown",
+                false,
+            ),
+        ] {
+            let mut seen = container(listed("app", ID));
+            let message = format!("{task}{message}");
+            let status = v1::ContainerStatus {
+                exit_code: 128,
+                reason: "StartError".to_owned(),
+                message: message.clone(),
+                ..Default::default()
+            };
+            refine(&mut seen, status);
+            assert_eq!(seen.start_error, Some(StartError { message, canceled }));
         }
     }
 

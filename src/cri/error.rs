@@ -22,6 +22,10 @@ const MOVING: [&str; 2] = ["in starting state", "container is in CONTAINER_"];
 /// Beginning and end of containerd's message when a start finds the process of an earlier start, which a crashed
 /// containerd had begun. containerd ends that container; the next observation shows it.
 const LEFT_BEHIND: (&str, &str) = ("failed to create containerd task", "already exists");
+/// Part of containerd's message when the caller of a start went away: Go's `context.Canceled`. A time limit has another one.
+const CANCELED: &str = "context canceled";
+/// Beginning and end of containerd's message when the program that starts a shim was killed, which the end of the caller does.
+const SHIM_KILLED: (&str, &str) = ("failed to start shim", "signal: killed");
 
 /// A call that failed or was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +128,12 @@ fn cause(local: &(dyn StdError + 'static)) -> String {
         Some(io::ErrorKind::PermissionDenied) => "permission denied: run as root".to_owned(),
         _ => format!("{bottom}: the connection was closed, or this is not a runtime's socket"),
     }
+}
+
+/// True for the error of a start that did not fail by itself: its caller, for example a kubelet, went away or was killed.
+pub fn is_canceled_start(reported: &str) -> bool {
+    let (begins, ends) = SHIM_KILLED;
+    reported.contains(CANCELED) || (reported.contains(begins) && reported.contains(ends))
 }
 
 #[cfg(test)]

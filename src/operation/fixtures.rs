@@ -45,6 +45,7 @@ pub(super) fn instance(name: &str, attempt: u32, state: State) -> Container {
         started_at: (state != State::Created).then(|| at(-60_000)),
         finished_at: (state == State::Exited).then(|| at(-50_000)),
         exit_code: 0,
+        start_error: None,
         grace: Duration::from_secs(30),
         has_pre_stop: false,
         ports: Vec::new(),

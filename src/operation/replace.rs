@@ -489,7 +489,9 @@ fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> O
         let is_start = last_failure.verb == Verb::Start && last_failure.container == target.name;
         is_start && last_failure.effect_error.class.is_unavailable()
     };
-    let is_lost = instance.exit_code == LOST_EXIT_CODE || operation.last_failure.as_ref().is_some_and(lost);
+    let is_lost = instance.exit_code == LOST_EXIT_CODE
+        || instance.start_error.as_ref().is_some_and(|error| error.canceled)
+        || operation.last_failure.as_ref().is_some_and(lost);
     // The image of a restart has run before, whatever the exit code is.
     let has_run = target.action == Action::Restart && !operation.unsupervised;
     (instance.started_at.is_none() && (has_run || target.change.is_some() && is_lost))
@@ -531,10 +533,11 @@ pub(super) fn ended(operation: &Operation, target: &Target, instance: &Container
     }
     let reported =
         operation.last_failure.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
-    let message = reported.map_or_else(
-        || format!("the runtime reports exit code {} without a start", instance.exit_code),
-        |last_failure| last_failure.effect_error.message.clone(),
-    );
+    let message = match (reported, &instance.start_error) {
+        (Some(last_failure), _) => last_failure.effect_error.message.clone(),
+        (None, Some(error)) => error.message.clone(),
+        (None, None) => format!("the runtime reports exit code {} without a start", instance.exit_code),
+    };
     Failure::Start { container, message }
 }
 

@@ -326,12 +326,23 @@ pub struct Container {
     pub finished_at: Option<Timestamp>,
     /// The exit code of its process.
     pub exit_code: i32,
+    /// Why it was not started; `None` unless a start has failed.
+    pub start_error: Option<StartError>,
     /// The grace period for its stop, from the pod's spec.
     pub grace: Duration,
     /// True when the pod's spec has a preStop handler for it.
     pub has_pre_stop: bool,
     /// The TCP and UDP ports that the pod's spec declares for it.
     pub ports: Vec<Port>,
+}
+
+/// The failure of a start, as the runtime reports it of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartError {
+    /// In the words of the runtime.
+    pub message: String,
+    /// True when the caller of the start went away: this says nothing about the image.
+    pub canceled: bool,
 }
 
 /// The runtime's container states.

@@ -20,13 +20,17 @@ use inplace::{
         client::Client,
         clone::{Source, sandbox_config},
         endpoint::Endpoint,
-        proto::v1::{Container, ContainerState},
+        error::is_canceled_start,
+        proto::v1::{Container, ContainerState, ContainerStatus},
     },
     failure::Class,
     node::launch::{self, Dirs},
 };
 use tempfile::TempDir;
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
 
 use crate::{
     pod::{Ended, wrapped},
@@ -80,6 +84,18 @@ impl Kubelets {
         wrapped(self.lab, self.state.path(), &all)
     }
 
+    /// Creates `attempt` as a kubelet does, and returns its ID.
+    fn create(&self, attempt: u32) -> String {
+        let source = &self.containers().0[0].id;
+        let made = async { create(&client(self.lab), &self.sandbox, source, attempt).await };
+        self.tokio.block_on(made).unwrap()
+    }
+
+    fn status(&self, id: &str) -> ContainerStatus {
+        let answer = self.tokio.block_on(async { client(self.lab).container(id, false).await });
+        answer.unwrap().unwrap().status.unwrap()
+    }
+
     /// All containers, and the fences.
     fn containers(&self) -> (Vec<Container>, Vec<Container>) {
         let label = Some((annotation::POD_UID, self.uid.as_str()));
@@ -131,14 +147,19 @@ fn client(lab: &Lab) -> Client {
 
 /// Creates `attempt` from the configuration of `source`, and starts it, as a kubelet does.
 async fn make(client: &Client, sandbox: &str, source: &str, attempt: u32) -> Result<String, Class> {
+    let id = create(client, sandbox, source, attempt).await?;
+    client.start(&id).await.map_err(|error| error.class).map(|()| id)
+}
+
+/// The same without the start.
+async fn create(client: &Client, sandbox: &str, source: &str, attempt: u32) -> Result<String, Class> {
     let class = |error: inplace::cri::error::Error| error.class;
     let answer = client.container(source, true).await.map_err(class)?.ok_or(Class::Gone)?;
     let source = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
     let mut config = source.replacement(attempt, None, "");
     config.labels.remove(annotation::OPERATION);
     let pod = client.sandbox(sandbox, true).await.map_err(class)?.ok_or(Class::Gone)?;
-    let id = client.create(sandbox, config, sandbox_config(&pod.info).unwrap()).await.map_err(class)?;
-    client.start(&id).await.map_err(class).map(|()| id)
+    client.create(sandbox, config, sandbox_config(&pod.info).unwrap()).await.map_err(class)
 }
 
 #[test]
@@ -211,31 +232,45 @@ fn the_image_of_a_kubelets_pod_is_not_ours_to_change() {
 #[test]
 fn a_start_goes_on_when_its_caller_stops_waiting() {
     let pod = Kubelets::make("unhurried", "");
-    let source = &pod.containers().0[0].id;
     for attempt in 1..=40_u32 {
-        let id = pod.tokio.block_on(async {
-            let client = client(pod.lab);
-            let answer = client.container(source, true).await.unwrap().unwrap();
-            let from = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
-            let sandbox = sandbox_config(&client.sandbox(&pod.sandbox, true).await.unwrap().unwrap().info);
-            let config = from.replacement(attempt, None, "");
-            let id = client.create(&pod.sandbox, config, sandbox.unwrap()).await.unwrap();
-            let limit = Duration::from_millis(2 * u64::from(attempt));
-            let started = client.within(limit).start(&id).await;
-            assert!(
-                started.as_ref().err().is_none_or(|error| error.class == Class::Unavailable),
-                "{started:?}"
-            );
-            id
-        });
-        eventually("it runs", || {
-            let all = pod.containers().0;
-            let runs = |one: &&Container| one.id == id && one.state() == ContainerState::ContainerRunning;
-            all.iter().find(runs).map(drop)
-        });
+        let id = pod.create(attempt);
+        let limit = Duration::from_millis(2 * u64::from(attempt));
+        let started = pod.tokio.block_on(async { client(pod.lab).within(limit).start(&id).await });
+        assert!(started.as_ref().err().is_none_or(|error| error.class == Class::Unavailable), "{started:?}");
+        eventually("it runs", || (pod.status(&id).state() == ContainerState::ContainerRunning).then_some(()));
         let removed = pod.tokio.block_on(async { client(pod.lab).remove(&id).await });
         assert!(removed.is_ok(), "after {} ms: {removed:?}", 2 * attempt);
     }
+}
+
+/// A kubelet that is killed cancels the starts that it has requested. The agent distinguishes them by their error from those
+/// that fail because of the image (`lost_start` in `operation::replace`).
+#[test]
+fn a_start_whose_caller_ends_is_reported_as_canceled() {
+    let pod = Kubelets::make("abandoned", "");
+    let mut canceled = 0;
+    for attempt in 1..=40_u32 {
+        let id = pod.create(attempt);
+        let caller = Builder::new_current_thread().enable_all().build().unwrap();
+        let limit = Duration::from_millis(2 * u64::from(attempt));
+        let answer = caller.block_on(async {
+            let client = client(pod.lab);
+            // The connection is open before the start is requested.
+            client.container(&id, false).await.unwrap();
+            timeout(limit, client.start(&id)).await
+        });
+        // This closes the connection of the caller.
+        drop(caller);
+        let status = eventually("the start has ended", || {
+            Some(pod.status(&id)).filter(|status| status.state() != ContainerState::ContainerCreated)
+        });
+        if status.started_at == 0 {
+            canceled += 1;
+            let end = (status.exit_code, status.reason.as_str(), is_canceled_start(&status.message));
+            assert_eq!(end, (128, "StartError", true), "{answer:?}: {status:?}");
+        }
+    }
+    assert!(canceled > 0);
 }
 
 /// A thread that restarts a container that does not run.

@@ -162,6 +162,7 @@ fn instances(
         started_at: None,
         finished_at: None,
         exit_code: 0,
+        start_error: None,
         grace,
         has_pre_stop: spec.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.pre_stop.is_some()),
         ports: spec.ports.iter().flatten().filter_map(port).collect(),

@@ -7,6 +7,7 @@ use crate::operation::fixtures::{
 };
 use crate::operation::outcome::Outcome;
 use crate::operation::preflight::Situation;
+use crate::operation::snapshot::StartError;
 
 /// The exit code of a container whose process was gone when containerd started.
 const LOST: i32 = 255;
@@ -433,19 +434,28 @@ fn an_instance_of_the_kubelet_whose_start_was_lost_with_the_runtime_is_replaced(
 }
 
 #[test]
-fn the_exit_code_of_a_lost_process_says_nothing_about_the_image() {
-    for (code, outcome) in [(LOST, "Succeeded"), (128, "RolledBack")] {
+fn the_end_of_an_instance_whose_start_was_lost_says_nothing_about_the_image() {
+    for (code, canceled, outcome) in [
+        (LOST, None, "Succeeded"),
+        (128, Some(true), "Succeeded"),
+        (128, Some(false), "RolledBack"),
+        (128, None, "RolledBack"),
+    ] {
         let mut bench = Bench::beside(Kubelet::HoldingBack, SWAP);
         let ended = bench.play(|effect, snapshot| match effect {
             Effect::Create { .. } if snapshot.by_id("app-3").is_none() => {
                 let mut theirs = unstarted(State::Exited);
                 (theirs.finished_at, theirs.exit_code) = (Some(at(500)), code);
+                let message = || "no such file: app".to_owned();
+                theirs.start_error = canceled.map(|canceled| StartError { message: message(), canceled });
                 snapshot.containers.push(theirs);
                 Answer::No(Class::NameTaken)
             }
             _ => Answer::Obey,
         });
-        assert_eq!(format!("{ended:?}").split([' ', '(']).next().unwrap(), outcome, "{:?}", bench.log);
+        let ended = format!("{ended:?}");
+        assert_eq!(ended.split([' ', '(']).next().unwrap(), outcome, "{:?}", bench.log);
+        assert_eq!(ended.contains("no such file: app"), canceled == Some(false), "{ended}");
     }
 }
 

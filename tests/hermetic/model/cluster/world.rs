@@ -286,6 +286,7 @@ impl World {
             started_at: None,
             finished_at: None,
             exit_code: 0,
+            start_error: None,
             grace: Duration::from_secs(self.scenario.grace),
             has_pre_stop: self.scenario.pre_stop,
             ports: vec![port_of(index_of(name))],
