@@ -4,6 +4,9 @@
 //! the objects of the cluster, changes its settings or installs something cluster-wide creates its own with
 //! [`Cluster::own`]. [`Cluster::any`] is for tests that only need the API server.
 
+#[path = "cluster/create.rs"] // also where another crate includes this file
+mod create;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
@@ -212,12 +215,13 @@ impl Cluster {
         list["items"].as_array().unwrap().iter().map(|pod| (name(pod), pod.clone())).collect()
     }
 
-    /// `kubectl apply` of a manifest, in which `lab/app:v1` is an image of the registry.
+    /// Does what `kubectl apply` does with a manifest, in which `lab/app:v1` is an image of the registry. Returns its output.
     pub(crate) fn apply(&self, manifest: &str) -> String {
-        self.try_apply(&[], manifest).unwrap_or_else(|why| panic!("{why}"))
+        let created = block_on(create::all(&self.client, &self.named(manifest)));
+        created.unwrap_or_else(|| self.try_apply(&[], manifest).unwrap_or_else(|why| panic!("{why}")))
     }
 
-    /// The same with more arguments, for a manifest that may be refused. Returns the output.
+    /// `kubectl apply` with more arguments, for a manifest that may be refused. Returns the output.
     pub(crate) fn try_apply(&self, more: &[&str], manifest: &str) -> Result<String, String> {
         let mut child = self.kubectl_command(&[&["apply", "-f", "-"], more].concat());
         let mut child =

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
+    instances::{Instance, Instances, Record},
     ongoing::{raw_channel, running_fence, slow_to_stop},
     pod::{PAIR, Pod, container, is, is_ready},
     request::{ONE, adopted, event, request, restart, spec_image, swap},
@@ -40,23 +41,19 @@ fn somebody_sets(pod: &Pod<'_>, image: &str) {
     block_on(pod.api.patch(&pod.name, &PatchParams::default(), &patch)).unwrap();
 }
 
-/// Milliseconds from the end of the previous instance to the start of the running one, by the runtime's clock;
-/// `None` if the kubelet has collected the previous instance, which it may do once a minute while a younger one
-/// has exited too.
-fn downtime(pod: &Pod<'_>) -> Option<i64> {
-    let facts = pod.facts();
-    let running = facts.running("app");
-    let before = facts.of("app").filter(|instance| instance.attempt < running.attempt).last()?;
-    Some((running.started_at - before.finished_at) / 1_000_000)
+/// Milliseconds from the end of each instance of `app` to the start of the next one, by the runtime's clock.
+fn downtimes(record: &Record, pod: &Pod<'_>) -> Vec<i64> {
+    let instances = record.one_at_a_time(&pod.uid, "app");
+    let down = |pair: &[(u32, Instance)]| (pair[1].1.started_at - pair[0].1.finished_at) / 1_000_000;
+    instances.windows(2).map(down).collect()
 }
 
-/// Lets the kubelet alone swap `app`; returns the downtime in milliseconds.
-fn left_to_the_kubelet(pod: &Pod<'_>, image: &str, restarts: i32) -> i64 {
+/// Lets the kubelet alone swap `app`.
+fn left_to_the_kubelet(pod: &Pod<'_>, image: &str, restarts: i32) {
     somebody_sets(pod, image);
     pod.wait("the kubelet has swapped it", |pod| {
         container(pod, "app").is_some_and(|app| app.ready && app.restart_count == restarts)
     });
-    downtime(pod).unwrap()
 }
 
 fn cycles(cycles: i32) -> impl Iterator<Item = (i32, &'static str)> {
@@ -68,11 +65,12 @@ fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
     let cluster = Cluster::shared();
     Agent::shared();
     let (ours, theirs) = (Pod::run(cluster, "flips", ONE), Pod::run(cluster, "alone", ONE));
-    let (ours_ms, theirs_ms, compared) = thread::scope(|scope| {
-        let alone = scope.spawn(|| {
-            cycles(4).map(|(cycle, image)| left_to_the_kubelet(&theirs, image, cycle)).collect::<Vec<_>>()
-        });
-        let (mut first, mut compared) = (None, 0);
+    // The kubelet collects previous instances while others run.
+    let instances = Instances::watch(&cluster.node());
+    let reported = thread::scope(|scope| {
+        let alone = || cycles(4).for_each(|(cycle, image)| left_to_the_kubelet(&theirs, image, cycle));
+        let alone = scope.spawn(alone);
+        let mut first = None;
         let helped = cycles(10).map(|(cycle, image)| {
             let status = swap(&ours, image, json!({}), Phase::Succeeded);
             let begun = *first.get_or_insert(status.started_at.unwrap());
@@ -83,17 +81,16 @@ fn ten_swaps_in_two_minutes_are_short_each_and_the_kubelets_are_not() {
             assert_eq!(report.to.as_ref().unwrap().attempt, cycle.unsigned_abs());
             let instance = adopted(&ours, "app", image);
             assert_eq!(format!("lab/app:{}", instance.version), image);
-            if let Some(by_runtime) = downtime(&ours) {
-                assert_eq!(report.downtime_ms, Some(by_runtime));
-                compared += 1;
-            }
             report.downtime_ms.unwrap()
         });
         let helped = helped.collect::<Vec<_>>();
-        (helped, alone.join().unwrap(), compared)
+        alone.join().unwrap();
+        helped
     });
-    // A kubelet collects the previous instances once a minute.
-    assert!(compared >= 5, "only {compared} of ten downtimes could be compared with the runtime's clock");
+    let record = instances.end();
+    let (ours_ms, theirs_ms) = (downtimes(&record, &ours), downtimes(&record, &theirs));
+    assert_eq!(ours_ms, reported);
+    assert_eq!(theirs_ms.len(), 4);
     eprintln!("swaps back and forth, down for ms: {ours_ms:?}; left to the kubelet: {theirs_ms:?}");
     assert!(theirs_ms.iter().any(|ms| *ms > HELD_BACK_MS), "{theirs_ms:?}");
     // On a busy machine both take longer: 250 ms is the time that the agent leaves to the kubelet, the rest is

@@ -14,7 +14,7 @@ pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 /// took: tests that wait leave the processors to those that work.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The pause after a poll that starts processes.
-const LONG_PAUSE: Duration = Duration::from_millis(100);
+const LONG_PAUSE: Duration = Duration::from_millis(300);
 
 /// Polls until `poll` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {

@@ -130,7 +130,7 @@ impl Fixture<'_> {
         // A running hook continues, and the next controller finds it.
         self.hook_server.say("warm", 1);
         let next = self.controller("two");
-        self.until("it may go", || self.tried(&delete).0.then_some(()));
+        self.until("it may go", || block_on(self.deleted("warm")).ok());
         let asked = self.events("warm", "DeleteGuardAsked");
         assert!(
             asked.contains(reported.split("HookRun ").nth(1).unwrap().split(['.', ' ']).next().unwrap()),
@@ -148,7 +148,11 @@ impl Fixture<'_> {
         let delete = ["delete", "pod", pod, "--wait=false"];
         self.refused(&delete, &["HookRun pre-delete-hook-cold-"]);
         let failed = || {
-            self.until("it has failed", || self.tried(&delete).1.contains("is Failed since").then_some(()));
+            self.until("it has failed", || {
+                block_on(self.deleted(pod))
+                    .is_err_and(|(_, said)| said.contains("is Failed since"))
+                    .then_some(())
+            });
         };
         failed();
         self.kubectl(&["annotate", "pod", pod, "inplace.dev/delete-guard-retry=1"]);
