@@ -329,6 +329,7 @@ mod tests {
             ("failed to create shim task: context canceled: unknown", true),
             ("failed to start shim: start failed: : signal: killed: unknown", true),
             ("failed to create shim task: context deadline exceeded: unknown", false),
+            ("failed to create shim task: OCI runtime create failed: hook: context canceled: unknown", false),
             (
                 "failed to create shim task: OCI runtime create failed: exec: \"app\": not found: unknown",
                 false,

@@ -22,10 +22,12 @@ const MOVING: [&str; 2] = ["in starting state", "container is in CONTAINER_"];
 /// Beginning and end of containerd's message when a start finds the process of an earlier start, which a crashed
 /// containerd had begun. containerd ends that container; the next observation shows it.
 const LEFT_BEHIND: (&str, &str) = ("failed to create containerd task", "already exists");
-/// Part of containerd's message when the caller of a start went away: Go's `context.Canceled`. A time limit has another one.
+/// Part of containerd's message when the caller of a start went away or did not wait any longer: Go's `context.Canceled`.
 const CANCELED: &str = "context canceled";
-/// Beginning and end of containerd's message when the program that starts a shim was killed, which the end of the caller does.
-const SHIM_KILLED: (&str, &str) = ("failed to start shim", "signal: killed");
+/// Parts of containerd's message when the program that starts a shim was killed, which happens at the end of the caller too.
+const SHIM_KILLED: [&str; 2] = ["failed to start shim", "signal: killed"];
+/// Part of containerd's message when runc, or a program that it calls, refuses a container.
+const REFUSED_BY_RUNC: &str = "OCI runtime";
 
 /// A call that failed or was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +53,8 @@ impl Error {
             (Class::Unavailable, format!("the runtime at {path} cannot be reached: {}", cause(local)))
         } else if reported.contains(TAKEN) {
             (Class::NameTaken, reported.to_owned())
-        } else if is_of_another_start(reported) || reported.contains(STARTING) {
+        } else if is_of_another_start(reported) || is_canceled_start(reported) || reported.contains(STARTING)
+        {
             (Class::Unavailable, reported.to_owned())
         } else {
             match status.code() {
@@ -130,10 +133,10 @@ fn cause(local: &(dyn StdError + 'static)) -> String {
     }
 }
 
-/// True for the error of a start that did not fail by itself: its caller, for example a kubelet, went away or was killed.
+/// True for the error of a start that did not fail because of its container: the caller, for example a kubelet, was killed.
 pub fn is_canceled_start(reported: &str) -> bool {
-    let (begins, ends) = SHIM_KILLED;
-    reported.contains(CANCELED) || (reported.contains(begins) && reported.contains(ends))
+    let is_canceled = reported.contains(CANCELED) || SHIM_KILLED.iter().all(|part| reported.contains(part));
+    is_canceled && !reported.contains(REFUSED_BY_RUNC)
 }
 
 #[cfg(test)]

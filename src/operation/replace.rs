@@ -15,7 +15,8 @@
 //! | created here, and another instance runs | continue with that one: `give_way` |
 //! | running alone | remove the fence; done: `settle` |
 //! | running beside another instance | failed; the one created here is stopped: `stop_duplicate` |
-//! | exited before it started, without a reason | remove it and create it again; if it cannot be removed, continue with the next attempt: `cut_off` |
+//! | created here, exited before it started, not refused by the runtime | remove it and create it again; if it cannot be removed, continue with the next attempt: `cut_off` |
+//! | created by a kubelet, its start was lost | continue with the next attempt: `lost_start` |
 //! | exited otherwise | failed: `ended` |
 //! | state unknown | wait; without a kubelet remove it and create it again: `clear_up` |
 //!
@@ -446,9 +447,9 @@ fn continue_after(target: &Target, instance: &Container) -> Next {
     })
 }
 
-/// The next step for an instance that ended before it started, without a reason from the runtime: its start
-/// was lost with the process that requested it, or with the runtime. This says nothing about the image, so
-/// the instance is created again.
+/// The next step for an instance created here that ended before it started, unless the runtime refused the start: that was
+/// lost with the process that requested it, or with the runtime. This says nothing about the image, so the instance is
+/// created again.
 fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Timestamp) -> Option<Next> {
     if instance.started_at.is_some() {
         return None;
@@ -481,9 +482,9 @@ fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Ti
 /// (`unknownExitCode` of its CRI plugin). A container that cannot be started has another one.
 const LOST_EXIT_CODE: i32 = 255;
 
-/// The next step for an instance of the kubelet whose start was lost with the runtime or with the kubelet, requested by the
-/// kubelet or, in its place, by this program. This says nothing about the image: the next instance follows, as after one that the kubelet
-/// made of an older spec.
+/// The next step for an instance of the kubelet whose start was lost: with the runtime, or with its caller, which is the kubelet
+/// or, in its place, this program. This says nothing about the image: the next instance follows, as after one that the
+/// kubelet made of an older spec.
 fn lost_start(operation: &Operation, target: &Target, instance: &Container) -> Option<Next> {
     let lost = |last_failure: &LastFailure| {
         let is_start = last_failure.verb == Verb::Start && last_failure.container == target.name;
@@ -533,7 +534,11 @@ pub(super) fn ended(operation: &Operation, target: &Target, instance: &Container
     }
     let reported =
         operation.last_failure.as_ref().filter(|s| s.verb == Verb::Start && s.container == target.name);
-    let message = match (reported, &instance.start_error) {
+    // A call that was not answered does not say why.
+    let says_why = |last_failure: &&LastFailure| {
+        instance.start_error.is_none() || !last_failure.effect_error.class.is_unavailable()
+    };
+    let message = match (reported.filter(says_why), &instance.start_error) {
         (Some(last_failure), _) => last_failure.effect_error.message.clone(),
         (None, Some(error)) => error.message.clone(),
         (None, None) => format!("the runtime reports exit code {} without a start", instance.exit_code),

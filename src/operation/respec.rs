@@ -83,7 +83,7 @@ pub(super) fn respec<'a>(
             return Progress::Next(Next::Note(hashed));
         }
         let received_by = later(later(changed_at, SPEC_RECEIVED_WITHIN), seconds(target.grace_seconds));
-        if kept && new.state == State::Running && now < received_by {
+        if kept && new.state == State::Running && snapshot.known_until(now) < received_by {
             return Progress::Next(Next::Wait(wait(target, changed_at, now)));
         }
         if !kept || new.state == State::Running {

@@ -30,7 +30,7 @@ use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::port::{Listeners, Port};
 use crate::operation::snapshot::{Container, ExecProbe, Probed, Snapshot, State};
-use crate::operation::state::{MIN_STOP_SECONDS, Operation, Target, is_over, later};
+use crate::operation::state::{MIN_STOP_SECONDS, Operation, Target, has_lasted, is_over, later};
 use sockets::{counted_again, has_run_for, listens_beside};
 pub use sockets::{counts_sockets, relevant};
 pub(super) use sockets::{listens, needs_fence};
@@ -234,7 +234,7 @@ fn proven(
             let on = format!("waiting for the running {} to be Ready", target.name);
             return Ok(Some(Next::Wait(Waiting { until: later(now, REQUEUE), on })));
         }
-        if let Some(next) = counted_again(target, standby, listeners, now) {
+        if let Some(next) = counted_again(target, standby, snapshot, listeners, now) {
             return Ok(Some(next));
         }
         let before = Change::Before(listeners.clone(), target.forward.replaces.clone());
@@ -249,7 +249,9 @@ fn proven(
             }
             observe(operation, target, snapshot, (standby, own), (before, listeners), now)
         }
-        State::Created if is_over(own.created_at, START, now) && operation.can_remove(&own.id) => {
+        State::Created
+            if has_lasted(snapshot, own.created_at, START, now) && operation.can_remove(&own.id) =>
+        {
             Ok(Some(Next::Do(remove(own, Leftover::Standby))))
         }
         // Its start was lost with the process that requested it, or with the runtime. One that was refused is removed at once.
@@ -313,10 +315,10 @@ fn observe(
 ) -> Result<Option<Next>, String> {
     let started_at = own.started_at.unwrap_or(own.created_at);
     let asked = SignedDuration::from_secs(i64::from(operation.request.min_ready_seconds));
-    if !is_over(started_at, SETTLES.max(asked), snapshot.known_until(now)) {
+    if !has_lasted(snapshot, started_at, SETTLES.max(asked), now) {
         return Ok(Some(wait(target, now)));
     }
-    if let Some(next) = counted_again(target, standby, listeners, now) {
+    if let Some(next) = counted_again(target, standby, snapshot, listeners, now) {
         return Ok(Some(next));
     }
     let probe = readiness(target, snapshot);
@@ -414,8 +416,12 @@ pub(super) fn make_way(
     now: Timestamp,
 ) -> Option<Next> {
     let took = target.standby.as_ref()?.took();
-    target.reached.as_ref()?.counts_from?;
-    let is_back = has_run_for(operation, target, took, now) && listens(operation, target, snapshot, now);
+    let reached = target.reached.as_ref()?;
+    reached.counts_from?;
+    let runs = snapshot.by_id(&reached.to.container_id)?.state == State::Running;
+    let is_back = runs
+        && has_run_for(operation, target, snapshot, took, now)
+        && listens(operation, target, snapshot, now);
     if is_back { stop_all(operation, target, snapshot, now) } else { None }
 }
 
@@ -440,7 +446,7 @@ fn is_replaced(operation: &Operation, target: &Target, snapshot: &Snapshot, now:
         return true;
     }
     let running = instances.iter().filter(|instance| instance.state == State::Running);
-    running.filter_map(since).any(|since| is_over(since, standby.took(), now))
+    running.filter_map(since).any(|since| has_lasted(snapshot, since, standby.took(), now))
 }
 
 fn stop_all(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {

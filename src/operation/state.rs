@@ -550,6 +550,11 @@ pub(super) fn is_over(at: Timestamp, by: SignedDuration, now: Timestamp) -> bool
     now >= later(at, by) || at > later(now, by)
 }
 
+/// The same for something that `snapshot` shows: true when it had lasted for `by` when it was observed.
+pub(super) fn has_lasted(snapshot: &Snapshot, at: Timestamp, by: SignedDuration, now: Timestamp) -> bool {
+    at > later(now, by) || snapshot.known_until(now) >= later(at, by)
+}
+
 /// Returns `at` moved by `by`. Saturates instead of failing.
 pub(super) fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.saturating_add(by).unwrap_or(at)

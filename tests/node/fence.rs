@@ -261,6 +261,8 @@ fn a_start_whose_caller_ends_is_reported_as_canceled() {
         });
         // This closes the connection of the caller.
         drop(caller);
+        // A request that did not arrive is made again. After one that did, this one is refused.
+        drop(pod.tokio.block_on(async { client(pod.lab).start(&id).await }));
         let status = eventually("the start has ended", || {
             Some(pod.status(&id)).filter(|status| status.state() != ContainerState::ContainerCreated)
         });

@@ -479,3 +479,37 @@ fn a_stop_leaves_the_start_to_the_kubelet() {
     assert_eq!(never.log, ["Stop app-2"]);
     assert!(never.now <= never.operation.deadline_at + SignedDuration::from_secs(1));
 }
+
+/// A kubelet that had begun to stop the old instance does so until its grace period is over.
+#[test]
+fn on_the_way_back_the_old_instance_is_spared_only_if_it_was_seen_to_run_long_enough() {
+    let mut bench = beside_an_older(Kubelet::Silent);
+    let until = |bench: &mut Bench, effect: &str| {
+        while !bench.log.iter().any(|done| done == effect) {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{:?}", bench.log);
+        }
+    };
+    until(&mut bench, PATCH);
+    let failure = crate::operation::outcome::Failure::NotReady { container: "app".into(), seconds: 1 };
+    bench.operation.note(Note::RollBack(failure));
+    until(&mut bench, PATCH_BACK);
+    let grace = SignedDuration::from_secs(30);
+    let received_by = later(later(bench.now, SPEC_RECEIVED_WITHIN), grace);
+    let second = SignedDuration::from_secs(1);
+    let is_spared = |observed_at| {
+        let snapshot = Snapshot { observed_at: Some(observed_at), ..bench.snapshot.clone() };
+        let target = &bench.operation.targets[0];
+        !matches!(
+            respec(
+                &bench.operation,
+                target,
+                target.change.as_ref().unwrap(),
+                &snapshot,
+                later(received_by, second)
+            ),
+            Progress::Next(Next::Wait(_))
+        )
+    };
+    assert!(!is_spared(later(received_by, -second)));
+    assert!(is_spared(later(received_by, second)));
+}

@@ -10,7 +10,7 @@ use crate::operation::decision::Next;
 use crate::operation::port::{Listeners, Port};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::standby::{Change, REQUEUE, Standby, change, wait};
-use crate::operation::state::{Operation, Target, is_over};
+use crate::operation::state::{Operation, Target, has_lasted};
 
 /// How long a new instance, or one that is back, may have fewer listening sockets than expected: the number of processes
 /// that share a port can change.
@@ -37,7 +37,7 @@ pub(super) fn listens_beside(
     let asked = SignedDuration::from_secs(i64::from(operation.request.min_ready_seconds));
     let added = added(before, listeners, &own.ports);
     let expects_some = !before.is_empty() || !own.ports.is_empty();
-    if added.is_empty() && expects_some && !is_over(started_at, SILENT_STANDBY.max(asked), now) {
+    if added.is_empty() && expects_some && !has_lasted(snapshot, started_at, SILENT_STANDBY.max(asked), now) {
         return Err(None);
     }
     // Without declared ports, all sockets of a pod with a single container are its own.
@@ -57,13 +57,14 @@ pub(super) fn listens_beside(
 pub(super) fn counted_again(
     target: &Target,
     standby: &Standby,
+    snapshot: &Snapshot,
     listeners: &Listeners,
     now: Timestamp,
 ) -> Option<Next> {
     if standby.counted.as_ref() != Some(listeners) {
         return Some(change(target, Change::Counted(listeners.clone(), now)));
     }
-    let is_settled = standby.counted_at.is_some_and(|at| is_over(at, REQUEUE, now));
+    let is_settled = standby.counted_at.is_some_and(|at| has_lasted(snapshot, at, REQUEUE, now));
     (!is_settled).then(|| wait(target, now))
 }
 
@@ -115,7 +116,7 @@ pub(in crate::operation) fn listens(
     let Some(standby) = target.standby.as_ref().filter(|_| must_listen(operation, target)) else {
         return true;
     };
-    let is_past = |time| has_run_for(operation, target, time, now);
+    let is_past = |time| has_run_for(operation, target, snapshot, time, now);
     let Some(listeners) = &snapshot.listeners else { return is_past(standby.took()) };
     let may_be_fewer = is_past(standby.took().max(FEWER));
     let serves = snapshot.standbys(&target.name).any(|container| container.state == State::Running);
@@ -135,10 +136,11 @@ pub(in crate::operation) fn listens(
 pub(super) fn has_run_for(
     operation: &Operation,
     target: &Target,
+    snapshot: &Snapshot,
     time: SignedDuration,
     now: Timestamp,
 ) -> bool {
     let since = target.reached.as_ref().and_then(|reached| reached.counts_from);
     let longest = SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds));
-    since.is_none_or(|since| is_over(since, time.min(longest), now))
+    since.is_none_or(|since| has_lasted(snapshot, since, time.min(longest), now))
 }

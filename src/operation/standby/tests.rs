@@ -7,7 +7,7 @@ use super::*;
 use crate::api::status::Phase;
 use crate::failure::Class;
 use crate::operation::fixtures::{
-    Answer, Bench, Kubelet, ask, declared, find, pod_in_cluster, situation_in_cluster,
+    Answer, Bench, Kubelet, ask, at, declared, find, pod_in_cluster, situation_in_cluster,
 };
 use crate::operation::outcome::{Outcome, Withdrawal};
 use crate::operation::preflight::Situation;
@@ -467,4 +467,41 @@ fn a_standby_that_ran_when_it_was_observed_may_have_exited_since() {
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
         assert!(bench.now < later(until, SETTLES), "{:?}", bench.log);
     }
+}
+
+/// The answer of the runtime took longer than the standby has run: it started after its observation had begun.
+#[test]
+fn a_standby_that_started_during_its_observation_has_not_stayed_up() {
+    let snapshot = Snapshot { observed_at: Some(at(0)), ..pod_in_cluster() };
+    let has_lasted = |started, now| has_lasted(&snapshot, at(started), SETTLES, at(now));
+    assert!(!has_lasted(1200, 1500));
+    assert!(!has_lasted(-900, 1500) && has_lasted(-1000, 1500));
+    // The runtime's clock was set back after the start.
+    assert!(has_lasted(9000, 1500));
+}
+
+/// Nothing else serves then, although the time in which the old image should have come up is over.
+#[test]
+fn a_standby_of_an_image_that_failed_stays_while_the_old_image_does_not_run() {
+    let mut bench = bench(SWAP, Kubelet::Prompt);
+    let is_back = |bench: &Bench| {
+        bench.operation.rollback_cause.is_some() && bench.operation.targets[0].reached.is_some()
+    };
+    while !is_back(&bench) {
+        let now = bench.now;
+        let is_new = |one: &&mut Container| one.image_id == "sha:v2" && one.is_instance();
+        for new in bench.snapshot.containers.iter_mut().filter(is_new).filter(|new| new.started_at.is_some())
+        {
+            (new.state, new.exit_code, new.finished_at) = (State::Exited, 3, Some(now));
+        }
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{:?}", bench.log);
+    }
+    let (operation, late) = (&bench.operation, later(bench.now, SignedDuration::from_secs(60)));
+    let id = operation.targets[0].reached.as_ref().unwrap().to.container_id.clone();
+    let stops = |state| {
+        let mut snapshot = Snapshot { listeners: None, ..bench.snapshot.clone() };
+        find(&mut snapshot, &id).state = state;
+        make_way(operation, &operation.targets[0], &snapshot, late).is_some()
+    };
+    assert_eq!([State::Running, State::Exited].map(stops), [true, false]);
 }
