@@ -44,5 +44,7 @@ fn collection(object: &Value) -> Option<String> {
     let plural = kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |stem| format!("{stem}ies"));
     let root = if version.contains('/') { "apis" } else { "api" };
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or("default");
-    Some(format!("/{root}/{version}/namespaces/{namespace}/{plural}"))
+    // As `kubectl` asks for it; API servers before 1.25 do not check the names of fields.
+    let asked = "fieldValidation=Strict&fieldManager=kubectl-client-side-apply";
+    Some(format!("/{root}/{version}/namespaces/{namespace}/{plural}?{asked}"))
 }
