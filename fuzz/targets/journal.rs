@@ -95,6 +95,7 @@ fn decide(mut operation: Operation) {
             started_at: Some(operation.begun_at),
             finished_at: (state == State::Exited).then_some(now),
             exit_code: 1,
+            start_error: None,
             grace: std::time::Duration::from_secs(target.grace_seconds),
             has_pre_stop: target.has_pre_stop,
             ports: Vec::new(),

@@ -102,6 +102,7 @@ fn of_node(pod: &NodePod, now: Timestamp) {
         started_at: Some(now),
         finished_at: None,
         exit_code: 0,
+        start_error: None,
         grace: std::time::Duration::from_secs(30),
         has_pre_stop: false,
         ports: Vec::new(),

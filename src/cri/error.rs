@@ -22,6 +22,8 @@ const MOVING: [&str; 2] = ["in starting state", "container is in CONTAINER_"];
 /// Beginning and end of containerd's message when a start finds the process of an earlier start, which a crashed
 /// containerd had begun. containerd ends that container; the next observation shows it.
 const LEFT_BEHIND: (&str, &str) = ("failed to create containerd task", "already exists");
+/// The name of the call that starts a container. A pull can be canceled too, and that is an error of the pull.
+const START: &str = "StartContainer";
 /// Part of containerd's message when the caller of a start went away or did not wait any longer: Go's `context.Canceled`.
 const CANCELED: &str = "context canceled";
 /// Parts of containerd's message when the program that starts a shim was killed, which happens at the end of the caller too.
@@ -53,7 +55,9 @@ impl Error {
             (Class::Unavailable, format!("the runtime at {path} cannot be reached: {}", cause(local)))
         } else if reported.contains(TAKEN) {
             (Class::NameTaken, reported.to_owned())
-        } else if is_of_another_start(reported) || is_canceled_start(reported) || reported.contains(STARTING)
+        } else if is_of_another_start(reported)
+            || (call == START && is_canceled_start(reported))
+            || reported.contains(STARTING)
         {
             (Class::Unavailable, reported.to_owned())
         } else {
@@ -173,6 +177,21 @@ mod tests {
             assert_eq!(error.owner(), None);
         }
         assert!(!server(Code::Unknown, "").message.is_empty());
+    }
+
+    #[test]
+    fn only_a_start_is_canceled_by_the_end_of_its_caller() {
+        let classified = |call, text: &str| {
+            Error::from_status(call, "/run/x.sock", Status::new(Code::Unknown, text)).class
+        };
+        let [canceled, killed, refused] = [
+            "failed to create containerd task: failed to create shim task: context canceled",
+            "failed to create containerd task: failed to start shim: start failed: : signal: killed",
+            "failed to create containerd task: failed to create shim task: OCI runtime create failed",
+        ];
+        let starts = [canceled, killed, refused].map(|text| classified(START, text));
+        assert_eq!(starts, [Class::Unavailable, Class::Unavailable, Class::Refused]);
+        assert_eq!(classified("PullImage", "failed to pull: context canceled"), Class::Refused);
     }
 
     #[test]
