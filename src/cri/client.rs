@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use crate::cri::endpoint::Endpoint;
-use crate::cri::error::Error;
+use crate::cri::error::{self, Error};
 use crate::cri::log_path;
 use crate::cri::proto::v1::{self, image_service_client as image, runtime_service_client as runtime};
 use crate::failure::Class;
@@ -182,7 +182,7 @@ impl Client {
                 Err(ended) => Err(Status::cancelled(ended.to_string())),
             }
         };
-        self.timed("StartContainer", CHANGE, answer).await.map(drop)
+        self.timed(error::START, CHANGE, answer).await.map(drop)
     }
 
     /// Stops a container: sends its stop signal, waits `grace` (whole seconds, rounded up), then sends SIGKILL.

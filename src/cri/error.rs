@@ -23,7 +23,7 @@ const MOVING: [&str; 2] = ["in starting state", "container is in CONTAINER_"];
 /// containerd had begun. containerd ends that container; the next observation shows it.
 const LEFT_BEHIND: (&str, &str) = ("failed to create containerd task", "already exists");
 /// The name of the call that starts a container. A pull can be canceled too, and that is an error of the pull.
-const START: &str = "StartContainer";
+pub(super) const START: &str = "StartContainer";
 /// Part of containerd's message when the caller of a start went away or did not wait any longer: Go's `context.Canceled`.
 const CANCELED: &str = "context canceled";
 /// Parts of containerd's message when the program that starts a shim was killed, which happens at the end of the caller too.

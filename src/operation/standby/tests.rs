@@ -291,20 +291,25 @@ fn a_standby_does_not_outlive_a_container_that_ends_beside_it_before_anything_wa
     }
 }
 
+/// Ends the new instance, while the standby of the same image runs.
+fn fail_new_image(bench: &mut Bench) {
+    let now = bench.now;
+    let is_new = |container: &&mut Container| {
+        let is_instance = container.is_instance() && container.state == State::Running;
+        container.image_id == "sha:v2" && is_instance
+    };
+    for new in bench.snapshot.containers.iter_mut().filter(is_new) {
+        (new.state, new.exit_code, new.finished_at) = (State::Exited, 3, Some(now));
+    }
+}
+
 /// Beside the instance that is back, the image that failed would answer a part of the requests.
 #[test]
 fn a_standby_of_an_image_that_failed_stops_before_the_old_image_is_verified() {
     let mut bench = bench(SWAP, Kubelet::Prompt);
     let mut stopped_before_the_end = false;
     let outcome = loop {
-        let now = bench.now;
-        let is_new = |container: &&mut Container| {
-            let is_instance = container.is_instance() && container.state == State::Running;
-            container.image_id == "sha:v2" && is_instance
-        };
-        for new in bench.snapshot.containers.iter_mut().filter(is_new) {
-            (new.state, new.exit_code, new.finished_at) = (State::Exited, 3, Some(now));
-        }
+        fail_new_image(&mut bench);
         if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
             break outcome;
         }
@@ -488,12 +493,7 @@ fn a_standby_of_an_image_that_failed_stays_while_the_old_image_does_not_run() {
         bench.operation.rollback_cause.is_some() && bench.operation.targets[0].reached.is_some()
     };
     while !is_back(&bench) {
-        let now = bench.now;
-        let is_new = |one: &&mut Container| one.image_id == "sha:v2" && one.is_instance();
-        for new in bench.snapshot.containers.iter_mut().filter(is_new).filter(|new| new.started_at.is_some())
-        {
-            (new.state, new.exit_code, new.finished_at) = (State::Exited, 3, Some(now));
-        }
+        fail_new_image(&mut bench);
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{:?}", bench.log);
     }
     let (operation, late) = (&bench.operation, later(bench.now, SignedDuration::from_secs(60)));

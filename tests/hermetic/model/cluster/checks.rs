@@ -188,8 +188,8 @@ impl World {
         // A kubelet stops a container that runs first, within its grace period.
         let since = target.back.as_ref().and_then(|back| {
             let replaced = self.instances.iter().find(|instance| instance.id == back.replaces);
-            back.respec_at
-                .map(|at| replaced.and_then(|replaced| replaced.finished_at).map_or(at, |end| end.max(at)))
+            let ended = replaced.and_then(|replaced| replaced.finished_at);
+            Some(back.respec_at?).max(ended)
         });
         if let (Some(started), Some(since)) = (instance.started_at, since)
             && started > since + longest
