@@ -71,6 +71,8 @@ pub struct FailurePolicy {
     pub barrier: bool,
     /// How long a stopped container waits for the others at most.
     pub barrier_timeout: SignedDuration,
+    /// True if the environment of the new containers may have values of ConfigMaps and Secrets that have changed since.
+    pub allow_stale_env: bool,
 }
 
 impl Default for FailurePolicy {
@@ -83,6 +85,7 @@ impl Default for FailurePolicy {
             containers: Vec::new(),
             barrier: true,
             barrier_timeout: BARRIER_TIMEOUT,
+            allow_stale_env: false,
         }
     }
 }
@@ -93,7 +96,7 @@ pub enum InvalidPolicy {
     /// An entry of the list is malformed.
     #[error(
         "`{0}` is not valid: write max-restarts=10, window=1h, exit-codes=1+137, fail-codes=2, containers=app+side, \
-         barrier=false or barrier-timeout=60s, separated by commas"
+         barrier=false, barrier-timeout=60s or allow-stale-env=true, separated by commas"
     )]
     Entry(String),
     /// A key is named twice.
@@ -133,6 +136,7 @@ impl FailurePolicy {
                 self.containers = list(value, |name| is_dns_label(name).then(|| name.to_owned()))?;
             }
             "barrier" => self.barrier = value.parse().ok()?,
+            "allow-stale-env" => self.allow_stale_env = value.parse().ok()?,
             _ => return None,
         }
         Some(())
@@ -174,12 +178,13 @@ mod tests {
     #[test]
     fn each_entry_may_be_left_out() {
         assert_eq!(FailurePolicy::parse(" "), Ok(FailurePolicy::default()));
-        let whole = "max-restarts=3, window=90s,exit-codes=1+137,fail-codes=2,containers=app+side,barrier=false,barrier-timeout=2m";
+        let whole = "max-restarts=3, window=90s,exit-codes=1+137,fail-codes=2,containers=app+side,barrier=false,barrier-timeout=2m,allow-stale-env=true";
         let policy = FailurePolicy::parse(whole).unwrap();
         assert_eq!((policy.max_restarts, policy.window), (3, SignedDuration::from_secs(90)));
         assert_eq!((policy.containers, policy.barrier), (vec!["app".to_owned(), "side".to_owned()], false));
         assert_eq!(policy.barrier_timeout, SignedDuration::from_secs(120));
         assert_eq!((policy.exit_codes, policy.fail_codes), (vec![1, 137], vec![2]));
+        assert!(policy.allow_stale_env);
     }
 
     #[test]

@@ -64,6 +64,10 @@ pub struct Request {
     /// Whether the new container is started before or after the old one is stopped.
     #[serde(default, skip_serializing_if = "is_default")]
     pub order: Order,
+    /// True if a container may be cloned although its environment has values of ConfigMaps, Secrets or labels: the new one has
+    /// them as they were when the old one was created. By default a kubelet starts such a container.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub allow_stale_env: bool,
     /// Free text for the history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -225,6 +229,7 @@ impl Request {
             on_failure: OnFailure::default(),
             engine: RequestedEngine::default(),
             order: Order::default(),
+            allow_stale_env: false,
             reason: String::new(),
         }
     }

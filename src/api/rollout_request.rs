@@ -20,6 +20,7 @@ pub fn request(id: &str, name: &str, spec: &InPlaceRolloutSpec) -> Request {
         on_failure,
         engine,
         order,
+        allow_stale_env,
         reason,
     } = spec.pod.clone();
     let target =
@@ -41,6 +42,7 @@ pub fn request(id: &str, name: &str, spec: &InPlaceRolloutSpec) -> Request {
         on_failure,
         engine,
         order,
+        allow_stale_env,
         reason,
     }
 }

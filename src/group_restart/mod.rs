@@ -88,6 +88,8 @@ pub struct Restart {
     pub barrier: bool,
     /// How long a stopped container waits for the others at most, in seconds.
     pub barrier_seconds: i64,
+    /// Whether the environment of the new containers may have values of ConfigMaps and Secrets that have changed since.
+    pub allow_stale_env: bool,
 }
 
 /// The longest beginning of a rollout's name that the name of the group gives, in bytes.
@@ -183,9 +185,16 @@ impl Case<'_> {
         let containers =
             if policy.containers.is_empty() { vec![failure.container.clone()] } else { policy.containers };
         let (pod, uid) = (pod.name.clone(), pod.uid.clone());
-        let (failure, barrier) = (failure.clone(), policy.barrier);
-        let barrier_seconds = policy.barrier_timeout.as_secs();
-        Step::Restart(Restart { pod, uid, failure, name, containers, barrier, barrier_seconds })
+        Step::Restart(Restart {
+            pod,
+            uid,
+            failure: failure.clone(),
+            name,
+            containers,
+            barrier: policy.barrier,
+            barrier_seconds: policy.barrier_timeout.as_secs(),
+            allow_stale_env: policy.allow_stale_env,
+        })
     }
 
     fn differs_from(self, one: &GroupPod, other: &GroupPod) -> Step {

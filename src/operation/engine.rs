@@ -79,6 +79,10 @@ pub(super) struct Facts<'a> {
     pub(super) hashes: Option<&'a BTreeMap<String, String>>,
     /// How long it has to stop: that of its pod, or that of the request.
     pub(super) grace: Duration,
+    /// True in a group restart, whose request is in no annotation of the pod.
+    pub(super) in_group: bool,
+    /// Whether the environment of a clone may have values of objects that have changed since.
+    pub(super) allows_stale_env: bool,
     pub(super) now: Timestamp,
 }
 
@@ -162,6 +166,10 @@ fn recreate(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
     clone(facts)?;
     Ok(match (facts.image, facts.in_cluster()) {
         (Some(_), true) => "the pod's spec already names this image, but it now resolves to another image ID",
+        (_, true) if facts.declared().is_some_and(|declared| declared.env_from_objects) => {
+            "its configuration can be cloned, with the environment that it was created with (allowStaleEnv), and its kubelet \
+             adopts the clone"
+        }
         (_, true) => "its configuration can be cloned, and its kubelet adopts the clone",
         (_, false) => {
             "the runtime reports the whole configuration and rejects duplicate names; no API server is needed"
@@ -195,11 +203,13 @@ fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
         if declared.has_post_start {
             return not("it has a postStart handler, which its kubelet runs");
         }
-        if declared.env_from_objects {
+        if declared.env_from_objects && !facts.allows_stale_env {
             return not(
-                "its environment comes from objects that may have changed, which its kubelet reads again",
+                "its environment comes from objects that may have changed, which its kubelet reads again \
+                 (allowStaleEnv: true keeps its values)",
             );
         }
+        // The files that it was created with are removed when an object changes: a clone could not start.
         if declared.sub_path_of_objects {
             return not(
                 "it mounts a subPath of objects that may have changed, which its kubelet mounts again",
@@ -269,6 +279,10 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
     };
     if facts.owner == Owner::KubeletStatic {
         return not("the pod is a static pod: change its spec in the manifest on its node");
+    }
+    // An admission policy knows the images that an agent may set by the request in the pod's annotation.
+    if facts.in_group {
+        return not("a group restart does not change the pod's spec");
     }
     if facts.grace != facts.container.grace {
         return not(

@@ -68,21 +68,15 @@ impl GroupMembership {
 
 /// Why one of these containers cannot be part of a group restart: its name, the reason and what to change.
 pub(super) fn unfit(task: &GroupTask, targets: &[AdmittedTarget]) -> Option<(String, String)> {
-    let lets_wait = "set together.barrier: false, or leave the container out";
-    let of_engine = targets.iter().find_map(|target| {
-        let (engine, why) = (target.choice.engine, &target.choice.why);
-        let problem = match engine {
-            // The request is in no annotation of the pod, by which an admission policy knows the images that it may set.
-            Engine::Respec => {
-                format!("its pod's spec would have to be changed ({why}): leave the container out")
-            }
-            Engine::Stop if task.barrier => format!("its kubelet starts it at once ({why}): {lets_wait}"),
-            _ => return None,
-        };
-        Some((target.container.name.clone(), problem))
-    });
-    if !task.barrier || of_engine.is_some() {
-        return of_engine;
+    if !task.barrier {
+        return None;
+    }
+    if let Some(target) = targets.iter().find(|target| target.choice.engine == Engine::Stop) {
+        let why = format!(
+            "its kubelet starts it at once ({}): set together.barrier: false, or leave the container out",
+            target.choice.why
+        );
+        return Some((target.container.name.clone(), why));
     }
     // The containers of a pod are stopped one after the other.
     let graces = targets.iter().map(|target| target.container.grace.as_secs()).sum::<u64>();

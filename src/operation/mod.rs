@@ -36,4 +36,5 @@ pub mod spec_hash;
 pub mod standby;
 pub mod startup;
 pub mod state;
+pub mod unclear;
 mod verify;

@@ -24,6 +24,7 @@ use crate::operation::sandbox_lost::sandbox_lost;
 use crate::operation::snapshot::{Container, Declared, Owner, PullPolicy, Sandbox, Snapshot, State};
 use crate::operation::standby;
 use crate::operation::state::{Operation, Target, later};
+use crate::operation::unclear;
 use crate::operation::verify::{Verdict, verify};
 
 /// How long an image that was observed on the node is assumed to be there.
@@ -55,9 +56,10 @@ pub fn next(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next 
         Some(sandbox) if sandbox.id != operation.sandbox_id || !sandbox.ready => {
             sandbox_lost(operation, sandbox, snapshot, now)
         }
-        Some(_) => match &operation.rollback_cause {
-            None => forward(operation, snapshot, now),
-            Some(failure) => rollback(operation, failure, snapshot, now),
+        Some(_) => match (unclear::change(operation, snapshot, now), &operation.rollback_cause) {
+            (Some(note), _) => Next::Note(note),
+            (None, None) => forward(operation, snapshot, now),
+            (None, Some(failure)) => rollback(operation, failure, snapshot, now),
         },
     };
     delay_retry(operation, next, now)

@@ -11,6 +11,7 @@ use crate::operation::snapshot::{Container, Snapshot};
 use crate::operation::standby;
 use crate::operation::startup;
 use crate::operation::state::{Operation, Reached, Target};
+use crate::operation::unclear::Unclear;
 
 /// A decision that changes only the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,10 @@ pub enum Note {
     Hashed(String, String),
     /// The new instance of a container runs.
     Reached(String, Reached),
+    /// The instance of a container whose state the runtime cannot report; `None` when it can again.
+    Unclear(String, Option<Unclear>),
+    /// The new instance of a container does not count as running any more.
+    Unreached(String),
     /// The new instance has stayed up for the required time.
     Proven(String, Timestamp),
     /// What the kubelet reports about the startup probe of the new instance of a container.
@@ -171,6 +176,16 @@ impl Operation {
             Note::Reached(name, reached) => {
                 if let Some(target) = self.target_mut(&name) {
                     target.reached = Some(reached);
+                }
+            }
+            Note::Unclear(name, unclear) => {
+                if let Some(target) = self.target_mut(&name) {
+                    target.unclear = unclear;
+                }
+            }
+            Note::Unreached(name) => {
+                if let Some(target) = self.target_mut(&name) {
+                    target.reached = None;
                 }
             }
             Note::Proven(name, at) => {

@@ -441,6 +441,8 @@ pub fn admit(request: Request, situation: &Situation) -> Result<Admitted, Refusa
             hashes: situation.hashes.get(&target.name),
             memory: situation.memory.as_ref(),
             grace: own_grace.unwrap_or(container.grace),
+            in_group: situation.group.is_some(),
+            allows_stale_env: request.allow_stale_env,
             now: situation.now,
         };
         let choice = choose(request.engine, &facts)?;

@@ -37,13 +37,12 @@ use crate::operation::replacement::Replacement;
 use crate::operation::respec::{self, respec, stop_and_wait};
 use crate::operation::snapshot::{Container, Snapshot, State};
 use crate::operation::state::{MIN_STOP_SECONDS, Operation, Target, is_over, later};
+use crate::operation::unclear;
 
 /// How long a created container of another program may wait for that program to start it.
 const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 /// How long a creation may take until the runtime can report the state of the new container.
 const CREATION: SignedDuration = SignedDuration::from_secs(3);
-/// How long to wait, after its start, for a container whose state the runtime cannot report.
-const UNCLEAR: SignedDuration = SignedDuration::from_secs(5);
 /// How many refused starts are accepted where no other program starts the container.
 const MAX_STARTS: u32 = 3;
 /// How often, after the deadline, a runtime that does not respond is asked to stop one of two container instances.
@@ -356,9 +355,8 @@ pub(super) fn settle<'a>(
 /// the container is stopped. A kubelet does that by itself. Without a kubelet, a container created here is removed,
 /// which ends its process, and is created again.
 pub(super) fn clear_up(operation: &Operation, target: &Target, instance: &Container, now: Timestamp) -> Next {
-    let since = instance.started_at.unwrap_or(instance.created_at);
     let may_remove = operation.made(instance) && operation.can_remove(&instance.id);
-    if operation.unsupervised && may_remove && is_over(since, UNCLEAR, now) {
+    if operation.unsupervised && may_remove && unclear::lasts(target, instance, now) {
         return Next::Do(remove(instance, Leftover::NeverStarted));
     }
     let on = format!("waiting for the runtime to report the state of {}", target.name);

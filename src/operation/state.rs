@@ -25,6 +25,7 @@ use crate::operation::replacement::Replacement;
 use crate::operation::snapshot::{Container, Snapshot};
 use crate::operation::standby::Standby;
 use crate::operation::startup::Startup;
+use crate::operation::unclear::Unclear;
 
 /// The maximum number of remarks stored for the report.
 const MAX_REMARKS: usize = 8;
@@ -142,6 +143,9 @@ pub struct Target {
     /// The state of the standby, when the request asks to start first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standby: Option<Standby>,
+    /// The instance whose state the runtime cannot report, in a pod without a kubelet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unclear: Option<Unclear>,
     /// The replacement that the request asks for.
     pub forward: Replacement,
     /// The rollback, once it is needed.
@@ -192,6 +196,7 @@ impl Target {
             touched: false,
             stopped_at: None,
             standby: None,
+            unclear: None,
             forward: Replacement::of(container.id.clone(), next_attempt),
             back: None,
             reached: None,
@@ -515,6 +520,7 @@ impl Operation {
         for target in &mut self.targets {
             [&mut target.pulled_at, &mut target.stopped_at].into_iter().flatten().for_each(moved);
             target.standby.iter_mut().flat_map(Standby::times).for_each(moved);
+            target.unclear.iter_mut().for_each(|unclear| moved(&mut unclear.since));
             for replacement in [Some(&mut target.forward), target.back.as_mut()].into_iter().flatten() {
                 let Replacement { pre_stop_at, respec_sent_at, respec_at, .. } = replacement;
                 let times = [pre_stop_at, respec_sent_at, respec_at];

@@ -98,7 +98,8 @@ pub(super) fn verify<'a>(
                     Next::Wait(waiting) => {
                         wait.get_or_insert(waiting);
                     }
-                    next => return Verdict::Next(next),
+                    // It is removed as one that was never observed running, and created again.
+                    _ => return Verdict::Next(Next::Note(Note::Unreached(target.name.clone()))),
                 }
             }
             Some(instance) => return Verdict::Failed(ended(operation, target, instance)),

@@ -88,6 +88,39 @@ fn flipped(pod: &Pod<'_>, why: &str) {
     assert!(refused.message.contains(why), "{refused:#?}");
 }
 
+/// The environment of the new container is that of the old one, until a kubelet starts a container from its spec.
+#[test]
+fn a_clone_keeps_the_environment_if_the_request_allows_it() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let object = format!("stale-{}", id());
+    let write = |value: &str| {
+        let manifest = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": object, "namespace": "default"}, "data": {"key": value}});
+        cluster.apply(&manifest.to_string());
+    };
+    write("first");
+    let value = format!("{{name: A, valueFrom: {{configMapKeyRef: {{name: {object}, key: key}}}}}}");
+    let pod = Pod::run(cluster, "stale", &spec(&format!(", env: [{value}]"), ""));
+    let value = || {
+        let printed = cluster.kubectl(&["exec", &pod.name, "-c", "app", "--", "sh", "-c", "echo $A"]);
+        printed.trim().to_owned()
+    };
+    assert_eq!(value(), "first");
+    write("second");
+    for attempt in 1..3 {
+        let status = restart(&pod, "app", json!({"allowStaleEnv": true}), Phase::Succeeded);
+        assert_eq!(status.containers[0].engine, Engine::Recreate, "{status:#?}");
+        assert_eq!(adopted(&pod, "app", "lab/app:v1").attempt, attempt);
+        assert_eq!(value(), "first");
+        eprintln!("{}", status.message);
+    }
+    let status = restart(&pod, "app", json!({}), Phase::Succeeded);
+    assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
+    assert_eq!(value(), "second");
+    cluster.kubectl(&["delete", "configmap", &object]);
+}
+
 #[test]
 fn a_pod_that_may_end_is_never_lost() {
     Agent::shared();
@@ -260,4 +293,25 @@ fn a_native_sidecar_is_a_container_like_any_other() {
         assert_eq!((instance.version.as_str(), instance.attempt), (tag, attempt));
     }
     assert_eq!(*pod.facts().running("app"), app);
+}
+
+/// A file that is mounted alone and was replaced on its volume since cannot be mounted again. Its kubelet mounts the new one.
+#[test]
+fn a_container_whose_file_was_replaced_on_its_volume_is_started_by_its_kubelet() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let parts = "{name: work, mountPath: /part, subPath: part}, {name: work, mountPath: /work}";
+    let init = "initContainers: [{name: make, image: lab/app:v1, command: [sh, -c, 'echo old >/work/part'], \
+                volumeMounts: [{name: work, mountPath: /work}]}]\nvolumes: [{name: work, emptyDir: {}}]";
+    let pod = Pod::run(cluster, "replaced", &spec(&format!(", volumeMounts: [{parts}]"), init));
+    let exec = |script: &str| cluster.kubectl(&["exec", &pod.name, "-c", "app", "--", "sh", "-c", script]);
+    exec("echo new >/work/other && mv /work/other /work/part");
+    assert_eq!(exec("cat /part").trim(), "old");
+    let status = restart(&pod, "app", json!({}), Phase::Failed);
+    assert_eq!(status.reason, "StartFailed", "{status:#?}");
+    eprintln!("{}", status.message);
+    pod.wait("its kubelet has started it", |pod| {
+        is_ready(pod) && crate::pod::container(pod, "app").is_some_and(|app| app.restart_count > 0)
+    });
+    assert_eq!(exec("cat /part").trim(), "new");
 }

@@ -128,6 +128,7 @@ fn terms(request: Request) -> PodTerms {
         on_failure,
         engine,
         order,
+        allow_stale_env,
         reason,
     } = request;
     PodTerms {
@@ -143,6 +144,7 @@ fn terms(request: Request) -> PodTerms {
         on_failure,
         engine,
         order,
+        allow_stale_env,
         reason,
     }
 }

@@ -59,6 +59,9 @@ pub(super) struct RequestFlags {
         "Start a standby before the container is stopped (requires an application of which two can run in one pod)",
         default_value::<OrderArg, Order>()))]
     order: Option<OrderArg>,
+    /// The new container may have the values of ConfigMaps and Secrets in its environment that the old one was created with
+    #[arg(long)]
+    allow_stale_env: bool,
     /// Idempotency key: an id that has ended on a pod is not run again there [default: generated]
     #[arg(long)]
     id: Option<String>,
@@ -184,6 +187,7 @@ impl RequestFlags {
             on_failure,
             engine,
             order,
+            allow_stale_env,
             id: _,
             reason,
         } = self.clone();
@@ -211,6 +215,7 @@ impl RequestFlags {
             on_failure: on_failure.map_or(default.on_failure, Into::into),
             engine: engine.map_or(default.engine, Into::into),
             order: order.map_or(default.order, Into::into),
+            allow_stale_env,
             reason: reason.unwrap_or_default(),
             ..default
         };
@@ -294,7 +299,8 @@ mod tests {
         let request = request(
             "--grace 30s --drain confirmed --pre-hook drain --post-hook check --hook-arg k=v --hook-arg x=a=b \
              --min-ready 5 \
-             --ready-timeout 1m --termination-grace 7s --deadline 5m --on-failure keep --engine respec --reason ticket-42 --id other",
+             --ready-timeout 1m --termination-grace 7s --deadline 5m --on-failure keep --engine respec --allow-stale-env \
+             --reason ticket-42 --id other",
         );
         let hook = |name| json!({"templateName": name, "args": [{"name": "k", "value": "v"}, {"name": "x", "value": "a=b"}]});
         assert_eq!(
@@ -303,6 +309,7 @@ mod tests {
                 "id": "web-1", "containers": [{"name": "app"}], "gracePeriodSeconds": 30, "drain": "Confirmed",
                 "preHook": hook("drain"), "postHook": hook("check"), "minReadySeconds": 5,
                 "readyTimeoutSeconds": 60, "terminationGracePeriodSeconds": 7, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Respec",
+                "allowStaleEnv": true,
                 "reason": "ticket-42",
             })
         );

@@ -213,7 +213,8 @@ fn rollout(group: &GroupKey, restart: &Restart) -> InPlaceRollout {
             "target": { "selector": { "matchLabels": labels } },
             "containers": containers, "strategy": "Together",
             "together": { "barrier": restart.barrier, "barrierTimeoutSeconds": restart.barrier_seconds },
-            "ttlSecondsAfterFinished": ROLLOUT_TTL_SECONDS, "pod": { "reason": reason },
+            "ttlSecondsAfterFinished": ROLLOUT_TTL_SECONDS,
+            "pod": { "reason": reason, "allowStaleEnv": restart.allow_stale_env },
         },
     });
     serde_json::from_value(made).unwrap_or_else(|_| unreachable!("all of its fields are in the type"))

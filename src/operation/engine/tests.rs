@@ -154,6 +154,22 @@ fn a_restart_gets_the_first_engine_that_may() {
 }
 
 #[test]
+fn a_clone_has_the_environment_of_its_source_if_the_request_allows_it() {
+    let mut situation = cluster(|s| declared(&mut s.snapshot).env_from_objects = true);
+    let choice = |situation: &Situation, more: &str| {
+        let text = format!(r#"{{"containers":[{{"name":"app"}}]{more}}}"#);
+        Plan::of(ask(&text, situation).unwrap()).containers.remove(0)
+    };
+    assert_eq!(choice(&situation, "").engine, Engine::Respec);
+    let allows = r#","allowStaleEnv":true"#;
+    let stale = choice(&situation, allows);
+    assert_eq!(stale.engine, Engine::Recreate);
+    assert!(stale.why.contains("that it was created with"), "{}", stale.why);
+    declared(&mut situation.snapshot).sub_path_of_objects = true;
+    assert_eq!(choice(&situation, allows).engine, Engine::Respec);
+}
+
+#[test]
 fn a_swap_changes_the_spec() {
     let cases: [Row; 6] = [
         (

@@ -4,9 +4,10 @@ use super::*;
 use crate::failure::Class;
 use crate::operation::effect::Effect;
 use crate::operation::fixtures::{
-    Answer, Bench, Kubelet, ask, at, find, pod_in_cluster, situation_in_cluster,
+    Answer, Bench, Kubelet, ask, at, declared, find, pod_in_cluster, situation_in_cluster,
 };
 use crate::operation::next::next;
+use crate::operation::plan::Plan;
 use crate::operation::preflight::Situation;
 use crate::operation::snapshot::State;
 
@@ -202,17 +203,40 @@ fn a_container_that_cannot_wait_is_refused_by_name() {
     let slow: fn(&mut Snapshot) =
         |snapshot| find(snapshot, "app-2").grace = std::time::Duration::from_secs(58);
     assert_eq!(refusal("restart app", task(true), |_| {}), None);
+    let follows_objects: fn(&mut Snapshot) = |snapshot| declared(snapshot).env_from_objects = true;
     for (text, change, says) in [
-        ("swap app=repo/app:v2", (|_| {}) as fn(&mut Snapshot), "spec would have to be changed"),
         ("restart app", slow, "may take 58 s to stop"),
         ("restart app,side", |_| {}, "may take 60 s to stop"),
+        ("restart app", follows_objects, "allowStaleEnv: true keeps its values"),
     ] {
         let (reason, message) = refusal(text, task(true), change).unwrap();
         assert!(reason == "CannotWait" && message.contains(says), "{text}: {message}");
     }
     // Without a barrier nothing waits.
     assert_eq!(refusal("restart app", task(false), slow), None);
-    assert_eq!(refusal("swap app=repo/app:v2", task(false), |_| {}).unwrap().0, "CannotWait");
+    assert_eq!(refusal("restart app", task(false), follows_objects), None);
+    let stale = r#"{"containers":[{"name":"app"}],"allowStaleEnv":true}"#;
+    assert_eq!(refusal(stale, task(true), follows_objects), None);
+}
+
+/// The node has another name of its image, which its spec could get.
+#[test]
+fn a_group_restart_changes_no_spec() {
+    for (text, expected) in [
+        ("swap app=repo/app:v2", Err("EngineUnavailable")),
+        (r#"{"containers":[{"name":"app"}],"engine":"Respec"}"#, Err("EngineUnavailable")),
+        ("restart app", Ok(Engine::Stop)),
+    ] {
+        let mut snapshot = pod_in_cluster();
+        declared(&mut snapshot).env_from_objects = true;
+        let alone = situation_in_cluster(snapshot);
+        let engine = |situation: &Situation| {
+            let engine = |admitted| Plan::of(admitted).containers[0].engine;
+            ask(text, situation).map(engine).map_err(|refusal| refusal.reason())
+        };
+        assert_eq!(engine(&alone), Ok(Engine::Respec), "{text}");
+        assert_eq!(engine(&Situation { group: Some(task(false)), ..alone }), expected, "{text}");
+    }
 }
 
 #[test]

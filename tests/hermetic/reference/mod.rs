@@ -84,7 +84,11 @@ fn reference_of_the_metrics() {
 fn request() -> Value {
     let parsed = Request::parse(Some(r#"{"containers":[{"name":"a"}]}"#)).unwrap().unwrap();
     let mut schema = schema::<Request>();
-    for (field, default) in [("eachReady", json!(parsed.each_ready)), ("drain", json!(parsed.drain))] {
+    for (field, default) in [
+        ("eachReady", json!(parsed.each_ready)),
+        ("drain", json!(parsed.drain)),
+        ("allowStaleEnv", json!(parsed.allow_stale_env)),
+    ] {
         schema["properties"][field]["default"] = default;
     }
     schema
