@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release other-targets arm64 image-tools image dist dist-again push check fmt clippy doc deny reference test build-tests hermetic node fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
+.PHONY: setup helm kubernetes build release other-targets arm64 image-tools image dist dist-again push check fmt clippy doc deny reference test build-tests hermetic node repeat fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -88,8 +88,8 @@ arm64: other-targets ## runs tests of a real containerd with the program for arm
 TWO := $(MAKE) --no-print-directory --jobs 2 --output-sync
 test: setup helm kubernetes ## all checks and tests: hermetic, fuzzing, on a real containerd, on a real Kubernetes
 	+@$(TWO) check release build-tests
-	+@$(TWO) hermetic fuzz FUZZ_SECONDS=10
-	+@$(TWO) node other-targets
+	+@$(TWO) hermetic node
+	+@$(TWO) fuzz other-targets FUZZ_SECONDS=10
 	@$(ARM64_TESTS)
 	@bash tests/lab/cluster-tests.sh
 	@for report in "$(UNCHECKED)" "$(OTHER_UNTESTED)"; do if [ -e "$$report" ]; then echo "Not exercised by this run:"; cat "$$report"; fi; done
@@ -102,6 +102,9 @@ hermetic: ## runs the tests that need nothing
 
 node: ## runs the tests on a real containerd
 	cargo test --locked --features faults --test node
+
+repeat: setup helm kubernetes ## runs suites RUNS times, all suites of a round at once: RUNS=20 SUITES="hermetic node", or cluster
+	@bash tests/lab/repeat.sh $(or $(RUNS),20) $(or $(SUITES),hermetic node)
 
 reference: ## writes the generated pages of docs/reference
 	INPLACE_WRITE_REFERENCE=1 cargo test --locked --bin inplace --test hermetic reference_of

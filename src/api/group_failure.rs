@@ -71,7 +71,7 @@ pub struct FailurePolicy {
     pub barrier: bool,
     /// How long a stopped container waits for the others at most.
     pub barrier_timeout: SignedDuration,
-    /// True if the environment of the new containers may have values of ConfigMaps and Secrets that have changed since.
+    /// True if the environment of the new containers may have values of `ConfigMaps` and Secrets that have changed since.
     pub allow_stale_env: bool,
 }
 

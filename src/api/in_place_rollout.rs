@@ -182,7 +182,7 @@ pub struct PodTerms {
     /// Whether the new container is started before or after the old one is stopped.
     #[serde(skip_serializing_if = "is_default")]
     pub order: Order,
-    /// True if a container may be cloned although its environment has values of ConfigMaps, Secrets or labels: the new one has
+    /// True if a container may be cloned although its environment has values of `ConfigMaps`, Secrets or labels: the new one has
     /// them as they were when the old one was created.
     pub allow_stale_env: bool,
     /// Free text for the history.

@@ -64,7 +64,7 @@ pub struct Request {
     /// Whether the new container is started before or after the old one is stopped.
     #[serde(default, skip_serializing_if = "is_default")]
     pub order: Order,
-    /// True if a container may be cloned although its environment has values of ConfigMaps, Secrets or labels: the new one has
+    /// True if a container may be cloned although its environment has values of `ConfigMaps`, Secrets or labels: the new one has
     /// them as they were when the old one was created. By default a kubelet starts such a container.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_stale_env: bool,

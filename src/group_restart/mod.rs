@@ -88,7 +88,7 @@ pub struct Restart {
     pub barrier: bool,
     /// How long a stopped container waits for the others at most, in seconds.
     pub barrier_seconds: i64,
-    /// Whether the environment of the new containers may have values of ConfigMaps and Secrets that have changed since.
+    /// Whether the environment of the new containers may have values of `ConfigMaps` and Secrets that have changed since.
     pub allow_stale_env: bool,
 }
 

@@ -134,11 +134,7 @@ impl Operation {
             Note::Prepared(at) => self.group.iter_mut().for_each(|group| group.prepared_at = Some(at)),
             Note::AtBarrier(at) => self.group.iter_mut().for_each(|group| group.stopped_at = Some(at)),
             Note::GroupFailed => self.group.iter_mut().for_each(|group| group.has_failed = true),
-            Note::Stopped(name, at) => {
-                if let Some(target) = self.target_mut(&name) {
-                    target.stopped_at = Some(at);
-                }
-            }
+            Note::Stopped(name, at) => self.change(&name, |target| target.stopped_at = Some(at)),
             Note::Overtaken { name, replaces, attempt, by } => {
                 self.measure_anew();
                 // A failed start says nothing about the next instance.
@@ -154,40 +150,16 @@ impl Operation {
                 }
             }
             Note::Standby(name, change) => {
-                if let Some(target) = self.target_mut(&name) {
-                    target.standby.get_or_insert_default().apply(change);
-                }
+                self.change(&name, |target| target.standby.get_or_insert_default().apply(change));
             }
             Note::ReportedUnstarted(name) => {
-                if let Some(target) = self.target_mut(&name) {
-                    target.under_way().reported_unstarted = true;
-                }
+                self.change(&name, |target| target.under_way().reported_unstarted = true);
             }
-            Note::Unfenced(name) => {
-                if let Some(target) = self.target_mut(&name) {
-                    target.under_way().unfenced = true;
-                }
-            }
-            Note::Hashed(name, hash) => {
-                if let Some(target) = self.target_mut(&name) {
-                    target.made_hash = hash;
-                }
-            }
-            Note::Reached(name, reached) => {
-                if let Some(target) = self.target_mut(&name) {
-                    target.reached = Some(reached);
-                }
-            }
-            Note::Unclear(name, unclear) => {
-                if let Some(target) = self.target_mut(&name) {
-                    target.unclear = unclear;
-                }
-            }
-            Note::Unreached(name) => {
-                if let Some(target) = self.target_mut(&name) {
-                    target.reached = None;
-                }
-            }
+            Note::Unfenced(name) => self.change(&name, |target| target.under_way().unfenced = true),
+            Note::Hashed(name, hash) => self.change(&name, |target| target.made_hash = hash),
+            Note::Reached(name, reached) => self.change(&name, |target| target.reached = Some(reached)),
+            Note::Unclear(name, unclear) => self.change(&name, |target| target.unclear = unclear),
+            Note::Unreached(name) => self.change(&name, |target| target.reached = None),
             Note::Proven(name, at) => {
                 if let Some(reached) = self.reached(&name) {
                     reached.ready_at = Some(at);
@@ -230,6 +202,12 @@ impl Operation {
 }
 
 impl Operation {
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut Target)) {
+        if let Some(target) = self.target_mut(name) {
+            change(target);
+        }
+    }
+
     fn target_mut(&mut self, name: &str) -> Option<&mut Target> {
         self.targets.iter_mut().find(|target| target.name == name)
     }

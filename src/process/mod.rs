@@ -18,4 +18,5 @@ pub mod panics;
 pub mod random;
 pub mod shutdown;
 pub mod signals;
+#[cfg(target_os = "linux")]
 pub mod sockets;

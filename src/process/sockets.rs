@@ -7,10 +7,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 
-/// The tables of the kernel: one for each protocol and IP version. A kernel without IPv6 lacks two of them.
-const TABLES: [Table; 4] = [
+mod listening;
+
+/// The tables of the kernel, one for each IP version. A kernel without IPv6 lacks the second one.
+const TCP_TABLES: [Table; 2] = [
     Table { path: "/proc/net/tcp", state: LISTEN, suffix: "" },
     Table { path: "/proc/net/tcp6", state: LISTEN, suffix: "" },
+];
+const UDP_TABLES: [Table; 2] = [
     Table { path: "/proc/net/udp", state: UNCONNECTED, suffix: "/udp" },
     Table { path: "/proc/net/udp6", state: UNCONNECTED, suffix: "/udp" },
 ];
@@ -43,16 +47,29 @@ impl SocketsCommand {
     pub fn run(self) -> io::Result<()> {
         let Self {} = self;
         let mut counts = Counts::new();
-        for table in TABLES {
-            match File::open(table.path) {
-                Ok(file) => count(&table, BufReader::new(file), &mut counts)?,
-                Err(error) if table.path.ends_with('6') && error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+        if let Ok(ports) = listening::tcp_ports() {
+            for port in ports {
+                *counts.entry(("", port)).or_default() += 1;
             }
+        } else {
+            read(TCP_TABLES, &mut counts)?;
         }
+        read(UDP_TABLES, &mut counts)?;
         let mut out = io::stdout().lock();
         counts.iter().try_for_each(|((suffix, port), count)| writeln!(out, "{port}{suffix} {count}"))
     }
+}
+
+/// Adds the sockets of the tables of both IP versions.
+fn read(tables: [Table; 2], counts: &mut Counts) -> io::Result<()> {
+    for table in tables {
+        match File::open(table.path) {
+            Ok(file) => count(&table, BufReader::new(file), counts)?,
+            Err(error) if table.path.ends_with('6') && error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Adds the sockets of one table. Each line has the local address as `HEX:PORT` in its second column and the state in its
@@ -93,7 +110,7 @@ mod tests {
     #[test]
     fn only_sockets_that_receive_from_every_address_count_each_by_itself() {
         let mut counts = Counts::new();
-        let [tcp, tcp6, udp, _] = TABLES;
+        let ([tcp, tcp6], [udp, _]) = (TCP_TABLES, UDP_TABLES);
         let version_6 = "h\n 0: 00000000000000000000000000000000:1F90 0:0 0A x\n 1: 0:01BB 0:0 0A x\n";
         for (table, text) in [(tcp, TCP), (tcp6, version_6), (udp, UDP)] {
             count(&table, text.as_bytes(), &mut counts).unwrap();

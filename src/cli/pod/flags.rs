@@ -59,7 +59,7 @@ pub(super) struct RequestFlags {
         "Start a standby before the container is stopped (requires an application of which two can run in one pod)",
         default_value::<OrderArg, Order>()))]
     order: Option<OrderArg>,
-    /// The new container may have the values of ConfigMaps and Secrets in its environment that the old one was created with
+    /// Clone a container whose environment comes from objects, with the values that the old one was created with
     #[arg(long)]
     allow_stale_env: bool,
     /// Idempotency key: an id that has ended on a pod is not run again there [default: generated]

@@ -97,7 +97,9 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
     });
     // Each pod has the request of the first part still, and a status of group restarts.
     parts.run("a rollout afterwards", || {
-        fixture.through(&["restart", "deploy/train", "-c", "app", "--max-unavailable", "100%"], COUNT);
+        let restart =
+            ["restart", "deploy/train", "-c", "app", "--max-unavailable", "100%", "--allow-stale-env"];
+        fixture.through(&restart, COUNT);
     });
     let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
@@ -107,6 +109,9 @@ impl Group<'_> {
     fn create(&self) {
         let labels = json!({"matchLabels": {"app": self.load.name}});
         let mut template = self.load.template(false);
+        // Without the permission of each request, only its kubelet could start it.
+        template["spec"]["containers"][0]["envFrom"] =
+            json!([{"configMapRef": {"name": "kube-root-ca.crt"}}]);
         template["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "DoNotSchedule", "labelSelector": labels}]);
         self.load.make(COUNT, &json!({"replicas": COUNT, "selector": labels, "template": template}));
@@ -127,7 +132,7 @@ impl Group<'_> {
     }
 
     fn restart(&self, more: &[&str]) -> (Value, String) {
-        let args = ["restart", "deploy/train", "-c", "app", "--together"];
+        let args = ["restart", "deploy/train", "-c", "app", "--together", "--allow-stale-env"];
         self.fixture.through(&[&args, more].concat(), COUNT)
     }
 
@@ -197,7 +202,13 @@ impl Group<'_> {
     fn a_failure_restarts_the_group(&self) {
         let cluster = self.fixture.cluster;
         let (label, policy) = (annotation::GROUP_RESTART, annotation::GROUP_RESTART_POLICY);
-        cluster.kubectl(&["annotate", "pods", "-l", "app=train", &format!("{policy}=max-restarts=1")]);
+        cluster.kubectl(&[
+            "annotate",
+            "pods",
+            "-l",
+            "app=train",
+            &format!("{policy}=max-restarts=1,allow-stale-env=true"),
+        ]);
         cluster.kubectl(&["label", "pods", "-l", "app=train", &format!("{label}=train")]);
         let begun = || {
             let rollouts = "/apis/inplace.dev/v1alpha1/namespaces/default/inplacerollouts";
@@ -260,8 +271,9 @@ impl Group<'_> {
             "containers": [{"name": "app", "image": self.fixture.cluster.image("app:v1"),
                 "lifecycle": {"postStart": {"exec": {"command": ["/bin/true"]}}}}]}});
         let odd = Pod::make(self.fixture.cluster, "odd", odd);
-        let args = ["restart", "-l", "app=train", "-c", "app", "--together", "--wait=1m", "-o", "json"];
-        let output = self.fixture.inplace(&args).output().unwrap();
+        let args =
+            ["restart", "-l", "app=train", "-c", "app", "--together", "--allow-stale-env", "--wait=1m"];
+        let output = self.fixture.inplace(&[&args, &["-o", "json"][..]].concat()).output().unwrap();
         let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
         let status = &rollout["status"];
         assert_eq!(
@@ -317,7 +329,8 @@ impl Group<'_> {
         let manifest = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
             "metadata": {"generateName": "train-", "namespace": "default"},
             "spec": {"target": {"selector": {"matchLabels": {"app": "train"}}}, "containers": [{"name": "app"}],
-                "strategy": "Together", "together": {"barrierTimeoutSeconds": BARRIER_SECONDS}}});
+                "strategy": "Together", "together": {"barrierTimeoutSeconds": BARRIER_SECONDS},
+                "pod": {"allowStaleEnv": true}}});
         let path = self.fixture.cluster.lab().dir.join("train.json");
         std::fs::write(&path, manifest.to_string()).unwrap();
         let name = self.fixture.cluster.kubectl(&["create", "-o", "name", "-f", path.to_str().unwrap()]);
