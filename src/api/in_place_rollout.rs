@@ -184,6 +184,7 @@ pub struct PodTerms {
     pub order: Order,
     /// True if a container may be cloned although its environment has values of `ConfigMaps`, Secrets or labels: the new one has
     /// them as they were when the old one was created.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_stale_env: bool,
     /// Free text for the history.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -57,7 +57,7 @@ pub enum Note {
     /// The instance of a container whose state the runtime cannot report; `None` when it can again.
     Unclear(String, Option<Unclear>),
     /// The new instance of a container does not count as running any more.
-    Unreached(String),
+    NotRunning(String),
     /// The new instance has stayed up for the required time.
     Proven(String, Timestamp),
     /// What the kubelet reports about the startup probe of the new instance of a container.
@@ -159,7 +159,7 @@ impl Operation {
             Note::Hashed(name, hash) => self.change(&name, |target| target.made_hash = hash),
             Note::Reached(name, reached) => self.change(&name, |target| target.reached = Some(reached)),
             Note::Unclear(name, unclear) => self.change(&name, |target| target.unclear = unclear),
-            Note::Unreached(name) => self.change(&name, |target| target.reached = None),
+            Note::NotRunning(name) => self.change(&name, |target| target.reached = None),
             Note::Proven(name, at) => {
                 if let Some(reached) = self.reached(&name) {
                     reached.ready_at = Some(at);

@@ -99,7 +99,7 @@ pub(super) fn verify<'a>(
                         wait.get_or_insert(waiting);
                     }
                     // It is removed as one that was never observed running, and created again.
-                    _ => return Verdict::Next(Next::Note(Note::Unreached(target.name.clone()))),
+                    _ => return Verdict::Next(Next::Note(Note::NotRunning(target.name.clone()))),
                 }
             }
             Some(instance) => return Verdict::Failed(ended(operation, target, instance)),

@@ -80,7 +80,7 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
     let api = shop().await;
     let flags = "--max-unavailable 10% --partition 1 --failure-threshold 2 --rollout-deadline 2h --progress-deadline 15m --ttl 10m --grace 5s --drain confirmed \
                  --pre-hook drain --hook-arg k=v --min-ready 3 --ready-timeout 1m --deadline 5m --on-failure keep --engine stop \
-                 --reason ticket --allow-template-drift --paused";
+                 --allow-stale-env --reason ticket --allow-template-drift --paused";
     let line = format!("swap deploy/web app=repo/app:v2 {flags}");
     let (code, out, err) = inplace(&api, &line.split_whitespace().collect::<Vec<_>>());
     assert_eq!(code, Some(0), "{err}");
@@ -99,7 +99,8 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
             "deadlineSeconds": 7200, "progressDeadlineSeconds": 900, "ttlSecondsAfterFinished": 600,
             "pod": {"eachReady": false, "gracePeriodSeconds": 5, "drain": "Confirmed",
                 "preHook": {"templateName": "drain", "args": [{"name": "k", "value": "v"}]}, "minReadySeconds": 3,
-                "readyTimeoutSeconds": 60, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Stop", "reason": "ticket"},
+                "readyTimeoutSeconds": 60, "deadlineSeconds": 300, "onFailure": "Keep", "engine": "Stop", "allowStaleEnv": true,
+                "reason": "ticket"},
         })
     );
     // The next rollout of the same target reports its effect on the first, and has the default values.
