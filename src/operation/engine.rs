@@ -205,8 +205,7 @@ fn clone(facts: &Facts<'_>) -> Result<(), Refusal> {
         }
         if declared.env_from_objects && !facts.allows_stale_env {
             return not(
-                "its environment comes from objects that may have changed, which its kubelet reads again \
-                 (allowStaleEnv: true keeps its values)",
+                "its environment comes from objects that may have changed, which its kubelet reads again",
             );
         }
         // The files that it was created with are removed when an object changes: a clone could not start.
@@ -320,7 +319,8 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
     let change = SpecChange {
         from: declared.image.clone(),
         to: to.to_owned(),
-        cloneable: clone(facts).is_ok(),
+        // The environment of a swapped container does not depend on who creates it.
+        cloneable: clone(&Facts { allows_stale_env: false, ..*facts }).is_ok(),
         hash: expected_hash(facts, declared, to),
         settled: facts.source.is_none_or(|source| source.runs_declared),
     };

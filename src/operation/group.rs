@@ -73,7 +73,8 @@ pub(super) fn unfit(task: &GroupTask, targets: &[AdmittedTarget]) -> Option<(Str
     }
     if let Some(target) = targets.iter().find(|target| target.choice.engine == Engine::Stop) {
         let why = format!(
-            "its kubelet starts it at once ({}): set together.barrier: false, or leave the container out",
+            "its kubelet starts it at once ({}): set together.barrier: false, or pod.allowStaleEnv: true if its environment is \
+             the only cause, or leave the container out",
             target.choice.why
         );
         return Some((target.container.name.clone(), why));

@@ -159,7 +159,10 @@ impl Operation {
             Note::Hashed(name, hash) => self.change(&name, |target| target.made_hash = hash),
             Note::Reached(name, reached) => self.change(&name, |target| target.reached = Some(reached)),
             Note::Unclear(name, unclear) => self.change(&name, |target| target.unclear = unclear),
-            Note::NotRunning(name) => self.change(&name, |target| target.reached = None),
+            Note::NotRunning(name) => {
+                self.measure_anew();
+                self.change(&name, |target| target.reached = None);
+            }
             Note::Proven(name, at) => {
                 if let Some(reached) = self.reached(&name) {
                     reached.ready_at = Some(at);

@@ -301,6 +301,8 @@ impl Operation {
     /// Adds `lost` to the deadline: the time in which this program could not act, because the runtime was away or
     /// this process did not run. Applies only when a container was touched and no other program would start it.
     pub fn regain(&mut self, lost: SignedDuration) {
+        // Nothing was observed meanwhile.
+        self.targets.iter_mut().for_each(|target| target.unclear = None);
         if self.unsupervised && self.touched() {
             self.deadline_at = later(self.deadline_at, lost);
         }

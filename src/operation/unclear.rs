@@ -88,6 +88,24 @@ mod tests {
         }
     }
 
+    /// Between two observations the runtime may have been away, or this program.
+    #[test]
+    fn the_time_in_which_nothing_is_observed_does_not_count() {
+        let mut bench = running(REQUESTS[0]);
+        while bench.operation.targets[0].unclear.is_none() {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        let away = UNCLEAR * 2;
+        bench.now += away;
+        bench.operation.regain(away);
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        assert_eq!(removals(&bench), 0, "{:?}", bench.log);
+        find(&mut bench.snapshot, "app-3").state = State::Running;
+        assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+        assert_eq!(removals(&bench), 0, "{:?}", bench.log);
+    }
+
     #[test]
     fn an_instance_that_has_run_and_stays_unclear_is_made_again() {
         for text in REQUESTS {

@@ -169,6 +169,25 @@ fn a_clone_has_the_environment_of_its_source_if_the_request_allows_it() {
     assert_eq!(choice(&situation, allows).engine, Engine::Respec);
 }
 
+/// A standby is a clone. The container of a swap is created by its kubelet, and never as a clone in its place.
+#[test]
+fn a_standby_has_the_environment_of_its_container_if_the_request_allows_it() {
+    let situation = cluster(|s| {
+        let app = declared(&mut s.snapshot);
+        (app.env_from_objects, app.ready) = (true, true);
+    });
+    for image in ["", r#","image":"repo/app:v2""#] {
+        let asked = |more: &str| {
+            let text = format!(r#"{{"containers":[{{"name":"app"{image}}}],"order":"StartFirst"{more}}}"#);
+            ask(&text, &situation)
+        };
+        assert_eq!(asked("").unwrap_err().reason(), "CannotStartFirst");
+        let admitted = asked(r#","allowStaleEnv":true"#).unwrap();
+        let change = Plan::of(admitted).begin(at(0)).targets.remove(0).change;
+        assert!(change.as_ref().is_none_or(|change| !change.cloneable), "{change:?}");
+    }
+}
+
 #[test]
 fn a_swap_changes_the_spec() {
     let cases: [Row; 6] = [

@@ -207,7 +207,7 @@ fn a_container_that_cannot_wait_is_refused_by_name() {
     for (text, change, says) in [
         ("restart app", slow, "may take 58 s to stop"),
         ("restart app,side", |_| {}, "may take 60 s to stop"),
-        ("restart app", follows_objects, "allowStaleEnv: true keeps its values"),
+        ("restart app", follows_objects, "or pod.allowStaleEnv: true"),
     ] {
         let (reason, message) = refusal(text, task(true), change).unwrap();
         assert!(reason == "CannotWait" && message.contains(says), "{text}: {message}");

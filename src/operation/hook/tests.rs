@@ -6,7 +6,7 @@ use crate::api::hook_template::{Argument, Provider, Web};
 use crate::api::status::Phase;
 use crate::api::status::Step::{Drain, PostHook, PreHook, Pull, Ready, Swap, Verify};
 use crate::operation::effect::Effect;
-use crate::operation::fixtures::{Answer, Bench, Kubelet, ask, at, pod, pod_in_cluster, situation};
+use crate::operation::fixtures::{Answer, Bench, Kubelet, ask, at, find, pod, pod_in_cluster, situation};
 use crate::operation::outcome::{Outcome, Withdrawal};
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{BadHook, Hooks, Situation};
@@ -101,6 +101,28 @@ fn nothing_but_a_pull_comes_before_the_hook_and_only_readiness_after_the_other()
         assert_eq!(play(&mut through, good, good), Outcome::Succeeded);
         assert_eq!(through.log.len(), 5 + before.len(), "{:?}", through.log);
     }
+}
+
+/// The state of the new container stays unknown until the hook has passed: that one is created again.
+#[test]
+fn what_was_measured_of_an_instance_does_not_count_for_the_next_one() {
+    let mut bench = Bench::of(GATED, with_hooks(pod(Owner::NodeRun)), Kubelet::Silent);
+    let (mut hides, mut measured) = (false, 0);
+    let outcome = loop {
+        if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
+            break outcome;
+        }
+        let Some(moment) = bench.operation.awaited_hook().map(|hook| hook.moment) else { continue };
+        if moment == Moment::After && !hides {
+            hides = true;
+            find(&mut bench.snapshot, "app-3").state = State::Unknown;
+        }
+        measured += u32::from(moment == Moment::After);
+        bench.operation.measured(moment, reported(HookPhase::Successful));
+    };
+    assert_eq!(outcome, Outcome::Succeeded);
+    let removed = bench.log.iter().filter(|line| *line == "Remove app-3").count();
+    assert_eq!((removed, measured), (1, 2), "{:?}", bench.log);
 }
 
 #[test]

@@ -32,22 +32,41 @@ fn ask(family: u8, socket_id: SocketId, ports: &mut Vec<u16>) -> io::Result<()> 
     socket.send(&request(family, socket_id), 0)?;
     loop {
         let (answer, _) = socket.recv_from_full()?;
-        let mut rest = answer.as_slice();
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<SockDiagMessage>::deserialize(rest).map_err(io::Error::other)?;
-            match message.payload {
-                NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
-                    ports.push(response.header.socket_id.source_port);
-                }
-                NetlinkPayload::Done(_) => return Ok(()),
-                NetlinkPayload::Error(error) => return Err(error.to_io()),
-                _ => {}
-            }
-            // Messages are aligned to 4 bytes.
-            let length = usize::try_from(message.header.length).map_err(io::Error::other)?;
-            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        if read(&answer, ports)? == Part::Last {
+            return Ok(());
         }
     }
+}
+
+/// Whether a part of the answer was its last one.
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    NotLast,
+    Last,
+}
+
+/// Adds the ports of one part of the answer.
+fn read(part: &[u8], ports: &mut Vec<u16>) -> io::Result<Part> {
+    let mut rest = part;
+    while !rest.is_empty() {
+        let message = NetlinkMessage::<SockDiagMessage>::deserialize(rest).map_err(io::Error::other)?;
+        match message.payload {
+            NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
+                ports.push(response.header.socket_id.source_port);
+            }
+            // A kernel that can report no TCP sockets says so at the end of an empty answer (`netlink_dump` in `af_netlink.c`).
+            NetlinkPayload::Done(done) if done.code < 0 => {
+                return Err(io::Error::from_raw_os_error(done.code.saturating_neg()));
+            }
+            NetlinkPayload::Done(_) => return Ok(Part::Last),
+            NetlinkPayload::Error(error) => return Err(error.to_io()),
+            _ => {}
+        }
+        // Messages are aligned to 4 bytes.
+        let length = usize::try_from(message.header.length).map_err(io::Error::other)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(Part::NotLast)
 }
 
 fn request(family: u8, socket_id: SocketId) -> Vec<u8> {
@@ -69,26 +88,70 @@ fn request(family: u8, socket_id: SocketId) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::SocketAddr;
 
-    use super::*;
+    use netlink_packet_core::{DoneMessage, ErrorMessage};
+    use tokio::net::TcpSocket;
+
+    use super::{NetlinkHeader, NetlinkMessage, NetlinkPayload, Part, SockDiagMessage, io, read, tcp_ports};
+    use crate::process::sockets::{Counts, TCP_TABLES};
 
     /// One test, because another one would open sockets on ports with the same numbers meanwhile.
-    #[test]
-    fn the_kernel_reports_every_listening_socket_of_both_versions_and_no_connection() {
-        let four = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-        let count = |port: u16| tcp_ports().unwrap().into_iter().filter(|found| *found == port).count();
-        assert_eq!(count(port(&four)), 1);
-        let from = TcpStream::connect(("127.0.0.1", port(&four))).unwrap();
-        assert_eq!(count(from.local_addr().unwrap().port()), 0);
+    #[tokio::test]
+    async fn the_kernel_reports_every_listening_socket_of_both_versions_and_no_connection() {
+        let listen = |address: &str| {
+            let address: SocketAddr = address.parse().unwrap();
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
+            socket.set_reuseport(true).unwrap();
+            socket.bind(address).and_then(|()| socket.listen(8))
+        };
+        let first = listen("127.0.0.1:0").unwrap();
+        let at = first.local_addr().unwrap();
+        // The socket of the server's side has the same port.
+        let client = tokio::net::TcpStream::connect(at).await.unwrap();
+        let server = first.accept().await.unwrap();
+        let second = listen(&at.to_string()).unwrap();
         // A machine can have no IPv6.
-        if let Ok(six) = TcpListener::bind("[::1]:0") {
-            assert_eq!(count(port(&six)), 1);
-        }
+        let six = listen("[::1]:0").ok();
         // An answer of several parts.
-        let many: Vec<_> = (0..700).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let many: Vec<_> = (0..300).map(|_| listen("127.0.0.1:0").unwrap()).collect();
+
+        let mut read = Counts::new();
+        super::super::read(TCP_TABLES, &mut read).unwrap();
         let found = tcp_ports().unwrap();
-        assert!(many.iter().all(|listener| found.contains(&port(listener))));
+        let own = [&first]
+            .into_iter()
+            .chain(&six)
+            .chain(&many)
+            .map(|listener| listener.local_addr().unwrap().port());
+        for port in own {
+            let count = found.iter().filter(|found| **found == port).count();
+            assert_eq!(u32::try_from(count).unwrap(), read[&("", port)], "{port}");
+            assert!(count >= if port == at.port() { 2 } else { 1 });
+        }
+        drop((client, server, second));
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_report_them_has_not_said_that_there_are_none() {
+        let part = |payload: NetlinkPayload<SockDiagMessage>| {
+            let mut message = NetlinkMessage::new(NetlinkHeader::default(), payload);
+            message.finalize();
+            let mut bytes = vec![0; message.buffer_len()];
+            message.serialize(&mut bytes);
+            bytes
+        };
+        let done = |code: i32| {
+            let mut done = DoneMessage::default();
+            done.code = code;
+            part(NetlinkPayload::Done(done))
+        };
+        let mut ports = Vec::new();
+        assert_eq!(read(&done(0), &mut ports).unwrap(), Part::Last);
+        assert_eq!(read(&done(-2), &mut ports).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let mut refusal = ErrorMessage::default();
+        refusal.code = std::num::NonZeroI32::new(-1);
+        assert!(read(&part(NetlinkPayload::Error(refusal)), &mut ports).is_err());
+        assert!(read(&[0; 16], &mut ports).is_err());
     }
 }
