@@ -93,6 +93,12 @@ impl Hooks {
         !self.has(moment) || self.said.contains(&(moment, HookPhase::Successful))
     }
 
+    /// What was measured after the start of a container does not count for the next one.
+    pub(super) fn measures_anew(&mut self) {
+        self.written.remove(&Moment::After);
+        self.said.retain(|(moment, _)| *moment != Moment::After);
+    }
+
     /// When the measurement in progress ends.
     pub(super) fn due(&self) -> Option<Timestamp> {
         self.measuring.map(|(_, at)| at)

@@ -41,11 +41,13 @@ impl World {
                     })
             }
             Effect::Remove { id, what, .. } => {
+                let has_been_unclear = self.has_been_unclear();
                 self.instance(id).is_none_or(|Instance { seen, .. }| match what {
                     Leftover::Fence => seen.fence,
                     Leftover::Standby => false,
                     Leftover::NeverStarted => {
-                        !seen.fence && seen.operation.as_deref() == Some(ID) && seen.started_at.is_none()
+                        let is_due = seen.started_at.is_none() || has_been_unclear;
+                        !seen.fence && seen.operation.as_deref() == Some(ID) && is_due
                     }
                     Leftover::Old => {
                         let exited = seen.state == State::Exited && seen.attempt < target.from.attempt;
@@ -134,7 +136,8 @@ pub(super) fn check_end(world: &mut World, operation: &Operation, outcome: &Outc
     if *outcome == Outcome::Succeeded {
         for target in &operation.targets {
             let started = world.started.get(&target.name).copied().unwrap_or(0);
-            if started > 1 || (started == 0 && !world.scenario.kubelet) {
+            // What stays unclear is created again.
+            if started > 1 && !world.stays_unclear || (started == 0 && !world.scenario.kubelet) {
                 world.violate(format!("{} was started {started} times", target.name));
             }
         }

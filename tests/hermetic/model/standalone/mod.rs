@@ -100,6 +100,9 @@ fn run(scenario: &Scenario, sabotage: Sabotage) -> Result<Outcome, String> {
                 if let Note::End(outcome) = &note {
                     check_claim(&mut world, &agent.operation, outcome);
                 }
+                if matches!(note, Note::NotRunning(_)) {
+                    world.hooks.measures_anew();
+                }
                 agent.operation.note(note);
                 if !dies(&mut agent, &mut world) {
                     write(&mut agent, &mut world);

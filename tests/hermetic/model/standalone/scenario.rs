@@ -88,7 +88,7 @@ pub(super) fn scenario() -> impl Strategy<Value = Scenario> {
             any::<bool>(),
             any::<bool>(),
             rarely(0_i64..4000),
-            rarely((1_i64..3000, 0_i64..3000)),
+            rarely((1_i64..3000, prop_oneof![3 => 0_i64..3000, 1 => 0_i64..20_000])),
         ),
         (
             0_u64..4,

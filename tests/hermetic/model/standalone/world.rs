@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use inplace::operation::effect::Effect;
 use inplace::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::scenario::{Fate, Image, Scenario};
 use crate::model::hooks::{self, Forgetful};
 use crate::model::{Dice, epoch, ms, pod};
+
+/// How long an operation waits for the state of a container.
+const UNCLEAR: SignedDuration = SignedDuration::from_secs(5);
 
 /// Planted defects. The checks must detect each of them.
 #[derive(Clone, Copy, Default)]
@@ -50,6 +53,8 @@ pub(super) struct World {
     pub(super) events: Vec<(Timestamp, Event)>,
     /// The agent's starts that happened, by container name.
     pub(super) started: BTreeMap<String, u32>,
+    /// True when the state of containers is unknown for longer than an operation waits.
+    pub(super) stays_unclear: bool,
     pub(super) pre_stopped: BTreeSet<String>,
     pub(super) felt: bool,
     pub(super) hooks: hooks::Hooks,
@@ -66,6 +71,7 @@ impl World {
         let sandbox = Some(Sandbox { id: "sandbox-1".into(), pod: pod(), ready: true, owner });
         let dice = Dice(scenario.seed);
         let hooks = hooks::Hooks::new(scenario.pre_hook, scenario.post_hook);
+        let stays_unclear = scenario.fog.is_some_and(|(_, long)| ms(long) > UNCLEAR);
         let mut world = Self {
             scenario,
             sabotage,
@@ -76,6 +82,7 @@ impl World {
             sandbox,
             events: Vec::new(),
             started: BTreeMap::new(),
+            stays_unclear,
             pre_stopped: BTreeSet::new(),
             felt: false,
             hooks,
@@ -164,6 +171,12 @@ impl World {
             containers.rotate_left(by);
         }
         Snapshot::of_runtime(self.sandbox.clone(), containers)
+    }
+
+    /// True when the state of running containers is unknown, and has been for as long as an operation waits.
+    pub(super) fn has_been_unclear(&self) -> bool {
+        let since = self.scenario.fog.map(|(from, _)| epoch() + ms(from));
+        self.within(self.scenario.fog) && since.is_some_and(|since| self.now >= since + UNCLEAR)
     }
 
     pub(super) fn reserved(&self, name: &str, attempt: u32) -> bool {
