@@ -300,12 +300,12 @@ fn a_native_sidecar_is_a_container_like_any_other() {
 fn a_container_whose_file_was_replaced_on_its_volume_is_started_by_its_kubelet() {
     let cluster = Cluster::shared();
     Agent::shared();
-    let parts = "{name: work, mountPath: /part, subPath: part}, {name: work, mountPath: /work}";
-    let init = "initContainers: [{name: make, image: lab/app:v1, command: [sh, -c, 'echo old >/work/part'], \
-                volumeMounts: [{name: work, mountPath: /work}]}]\nvolumes: [{name: work, emptyDir: {}}]";
+    let parts = "{name: work, mountPath: /part, subPath: part}, {name: work, mountPath: /volume}";
+    let init = "initContainers: [{name: make, image: lab/app:v1, command: [sh, -c, 'echo old >/volume/part'], \
+                volumeMounts: [{name: work, mountPath: /volume}]}]\nvolumes: [{name: work, emptyDir: {}}]";
     let pod = Pod::run(cluster, "replaced", &spec(&format!(", volumeMounts: [{parts}]"), init));
     let exec = |script: &str| cluster.kubectl(&["exec", &pod.name, "-c", "app", "--", "sh", "-c", script]);
-    exec("echo new >/work/other && mv /work/other /work/part");
+    exec("echo new >/volume/other && mv /volume/other /volume/part");
     assert_eq!(exec("cat /part").trim(), "old");
     let status = restart(&pod, "app", json!({}), Phase::Failed);
     assert_eq!(status.reason, "StartFailed", "{status:#?}");
