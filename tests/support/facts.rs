@@ -112,7 +112,7 @@ impl Facts {
         self
     }
 
-    /// The same without `lost` containers that a kubelet created and could not start because its runtime died: it
+    /// The same without `lost` containers that a kubelet created and could not start because it or the runtime died: a kubelet
     /// creates another one at once and removes these later.
     pub(crate) fn without_lost(mut self, mut lost: u32) -> Self {
         self.instances.retain(|instance| {

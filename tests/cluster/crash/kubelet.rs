@@ -40,6 +40,10 @@ fn killed_in_the_middle_it_delays_and_spoils_nothing() {
     let crash_fixture = CrashFixture::open();
     let mut agent = crash_fixture.agent();
     let tested_pods = crash_fixture.create_pods(&HELD.map(|(way, _)| way));
+    // A kubelet that is killed while it starts a container loses that start.
+    for tested_pod in &tested_pods {
+        tested_pod.lost.set(1);
+    }
     for with_agent in [false, true] {
         let held_operations: Vec<(&TestedPod<'_>, String)> = tested_pods
             .iter()

@@ -86,7 +86,7 @@ pub(super) struct TestedPod<'a> {
     /// Maximum number of starts of the previous image during the rollback: one by the agent, one more if the
     /// kubelet had just started a sync with the spec of the swap, and one by the kubelet.
     pub(super) tries: Cell<usize>,
-    /// Maximum number of instances that were lost before they wrote their line, because the runtime died during
+    /// Maximum number of instances that were lost before they wrote their line, because the runtime or the kubelet died during
     /// their start.
     pub(super) lost: Cell<u32>,
     /// When the node's kubelet was restarted, in seconds.

@@ -105,6 +105,12 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
     assert!(denied.is_empty(), "{denied:#?}");
 }
 
+/// True for a write of an event by an agent.
+fn is_event_of_agent(write: &Value) -> bool {
+    let is_agent = write["user"]["username"].as_str().is_some_and(|user| user.contains("inplace-agent"));
+    is_agent && write["objectRef"]["resource"] == "events"
+}
+
 impl Group<'_> {
     fn create(&self) {
         let labels = json!({"matchLabels": {"app": self.load.name}});
@@ -128,6 +134,11 @@ impl Group<'_> {
                 serde_json::from_str::<Status>(text).ok().filter(|status| status.phase.is_terminal())
             };
             pods.values().all(|pod| ended(pod).is_some()).then_some(())
+        });
+        // An agent writes the event of the end after the status.
+        eventually("an event for each request", || {
+            let writes = self.fixture.cluster.writes();
+            (writes.iter().filter(|write| is_event_of_agent(write)).count() >= COUNT).then_some(())
         });
     }
 
@@ -161,15 +172,8 @@ impl Group<'_> {
                 writes.iter().filter(own).filter(|write| write["objectRef"]["name"] == *pod).collect();
             assert_eq!(of_pod.len(), 3, "prepared, stopped, ended: {of_pod:#?}");
         }
-        let events = |write: &&&Value| write["objectRef"]["resource"] == "events";
-        let user = |write: &&Value| {
-            write["user"]["username"].as_str().is_some_and(|user| user.contains("inplace-agent"))
-        };
-        assert_eq!(
-            writes.iter().filter(user).filter(|write| events(&write)).count(),
-            0,
-            "agents write no events"
-        );
+        let events: Vec<_> = writes.iter().filter(|write| is_event_of_agent(write)).collect();
+        assert!(events.is_empty(), "agents write no events: {events:#?}");
     }
 
     fn each_starts_at_once_without_a_barrier(&self) {
