@@ -18,6 +18,16 @@ use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::request::Request;
 use crate::api::rollout_request::request;
 use crate::api::selector::Matcher;
+use crate::api::status::Phase;
+
+/// The highest number of a group restart; JSON numbers are exact up to it.
+const MAX_EPOCH: i64 = 1 << 53;
+
+/// The number in the annotation of a pod. Users can write it: a number that no group restart reaches counts as none.
+pub fn epoch(annotation: Option<&str>) -> i64 {
+    let number = annotation.and_then(|text| text.parse().ok());
+    number.filter(|number| (0..MAX_EPOCH).contains(number)).unwrap_or_default()
+}
 
 /// In which order the pods of a rollout are processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -135,13 +145,16 @@ pub struct GroupProgress {
     /// again.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ended_request: String,
+    /// How that request had ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_phase: Option<Phase>,
 }
 
 impl GroupProgress {
     /// Nothing is done yet.
     pub fn of(task: &GroupTask) -> Self {
-        let ended_request = task.ended_request.clone();
-        Self { epoch: task.epoch, prepared_at: None, stopped_at: None, ended_request }
+        let (ended_request, ended_phase) = (task.ended_request.clone(), task.ended_phase);
+        Self { epoch: task.epoch, prepared_at: None, stopped_at: None, ended_request, ended_phase }
     }
 }
 
@@ -159,6 +172,9 @@ pub struct GroupTask {
     /// The id of the request in the pod's annotation, if it had ended before.
     #[serde(default)]
     pub ended_request: String,
+    /// How that request had ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_phase: Option<Phase>,
 }
 
 /// The identity of a pod, as far as its membership in a group depends on it.
@@ -238,6 +254,7 @@ pub fn task(rollout: &InPlaceRollout, group: &GroupStatus) -> Option<(Request, G
         barrier: terms.barrier,
         barrier_timeout_seconds: u32::try_from(terms.barrier_timeout_seconds).unwrap_or_default(),
         ended_request: String::new(),
+        ended_phase: None,
     };
     request.check().is_ok().then_some((request, task))
 }

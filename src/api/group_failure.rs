@@ -19,6 +19,8 @@ const BARRIER_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 const MAX_BARRIER_SECONDS: i64 = 300;
 /// The longest window, in seconds: rollouts are kept for a day.
 const MAX_WINDOW_SECONDS: i64 = 86_400;
+/// A failure that is older restarts nothing: the clocks of nodes and of the controller differ less.
+pub const OPEN_FOR: SignedDuration = SignedDuration::from_mins(10);
 /// Maximum number of entries in a list.
 const MAX_LISTED: usize = 64;
 
@@ -51,6 +53,17 @@ impl GroupFailure {
     pub fn is_open(&self, status: Option<&Status>) -> bool {
         is_dns_label(&self.container)
             && status.is_none_or(|status| status.phase.is_terminal() && !self.is_over(status))
+    }
+}
+
+impl GroupFailure {
+    /// True if this failure may still restart the group, and `newer`, the next one of the pod, does not: the restart that
+    /// is about to follow would be lost with the annotation.
+    pub fn outlasts(&self, newer: &Self, policy: &FailurePolicy, status: Option<&Status>) -> bool {
+        policy.restarts(self.exit_code)
+            && !policy.restarts(newer.exit_code)
+            && self.is_open(status)
+            && newer.finished_at.duration_since(self.finished_at) < OPEN_FOR
     }
 }
 
@@ -205,6 +218,29 @@ mod tests {
         }
         let twice = FailurePolicy::parse("window=1h,window=2h").unwrap_err();
         assert_eq!(twice.to_string(), "window is named twice");
+    }
+
+    /// The policy names one code, and the container of the pod ends with another one while the group cannot be restarted yet.
+    #[test]
+    fn a_failure_that_restarts_the_group_is_not_replaced_by_one_that_does_not() {
+        let failure = |exit_code, second| GroupFailure {
+            container: "app".to_owned(),
+            container_id: format!("c-{second}"),
+            exit_code,
+            finished_at: Timestamp::from_second(second).unwrap(),
+        };
+        let policy = FailurePolicy::parse("exit-codes=137").unwrap();
+        let first = failure(137, 1000);
+        assert!(first.outlasts(&failure(1, 1010), &policy, None));
+        assert!(!first.outlasts(&failure(137, 1010), &policy, None), "the newer one restarts it as well");
+        assert!(!failure(1, 1000).outlasts(&failure(2, 1010), &policy, None));
+        assert!(!first.outlasts(&failure(1, 1600), &policy, None), "too old");
+        let report = serde_json::json!({"name": "app", "action": "Restart", "engine": "Recreate",
+            "from": {"image": "", "imageID": "", "containerID": "c-1000", "attempt": 0}, "startedAt": "1970-01-01T00:17:00Z"});
+        let status = serde_json::json!({"id": "a", "phase": "Succeeded", "reason": "", "message": "", "startedAt": null,
+            "finishedAt": null, "containers": [report]});
+        let status = serde_json::from_value(status).unwrap();
+        assert!(!first.outlasts(&failure(1, 1030), &policy, Some(&status)), "the group was restarted");
     }
 
     #[test]

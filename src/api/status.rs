@@ -45,6 +45,14 @@ impl Status {
         let before = |group: &GroupProgress| !id.is_empty() && group.ended_request == id;
         self.id == id && self.phase.is_terminal() || self.group.as_ref().is_some_and(before)
     }
+
+    /// How the request `id` has ended, as this status says: its own phase, or that before a group restart.
+    pub fn ended_phase(&self, id: &str) -> Option<Phase> {
+        if self.id == id {
+            return Some(self.phase).filter(|phase| phase.is_terminal());
+        }
+        self.group.as_ref().filter(|_| self.has_ended(id)).and_then(|group| group.ended_phase)
+    }
 }
 
 /// The result for one container.

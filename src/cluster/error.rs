@@ -43,6 +43,11 @@ impl Error {
         causes.any(|cause| cause.reason == "NamespaceTerminating")
     }
 
+    /// True if an object of the name exists already. Other conflicts of a creation, such as that of a quota, leave nothing.
+    pub fn is_already_there(&self) -> bool {
+        matches!(&self.source, Some(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists")
+    }
+
     /// True if the patch was made for another object or version (a JSON patch's `test` failed, or the uid differs).
     pub(crate) fn is_test_failed(&self) -> bool {
         self.test_failed

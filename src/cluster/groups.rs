@@ -99,10 +99,11 @@ impl Group {
 
 /// The group restart that comes first for a pod that has `reported` this status last, of those to which it belongs: one
 /// that stops the pod already, then the one with the highest number. One before the last that was reported is never
-/// carried out.
+/// carried out, nor one with a lower number than the pod has (`epoch`): requests in between replace the status.
 pub fn first<'a>(
     groups: impl IntoIterator<Item = &'a Group>,
     reported: Option<&Status>,
+    epoch: i64,
 ) -> Option<&'a Group> {
     let ended = reported.filter(|status| status.phase.is_terminal()).map(|status| status.id.as_str());
     let last = reported.and_then(|status| Some((status.group.as_ref()?.epoch, status.id.as_str())));
@@ -110,7 +111,8 @@ pub fn first<'a>(
     // A pod begins only in the phase Prepare.
     let may_begin = |group: &Group| group.phase == GroupPhase::Prepare || is_own(group);
     let open = |group: &&Group| {
-        ended != Some(&group.task.rollout) && last <= Some(group.order()) && may_begin(group)
+        let is_late = group.task.epoch < epoch && !is_own(group);
+        ended != Some(&group.task.rollout) && last <= Some(group.order()) && may_begin(group) && !is_late
     };
     let open = groups.into_iter().filter(open);
     open.max_by_key(|group| (group.phase != GroupPhase::Prepare, group.order()))
@@ -186,7 +188,7 @@ mod tests {
         let (a, b) = (group("a", 1, "Stop"), group("b", 2, "Prepare"));
         let of = |groups: &[&Arc<Group>], status: Option<Status>| {
             let groups = groups.iter().map(|group| &***group);
-            first(groups, status.as_ref()).map(|group| group.task.rollout.clone())
+            first(groups, status.as_ref(), 0).map(|group| group.task.rollout.clone())
         };
         let both = [&a, &b];
         assert_eq!(of(&both, None).as_deref(), Some("b"), "the pod is not part of the first one");
@@ -197,5 +199,15 @@ mod tests {
         let (c, d) = (group("c", 3, "Start"), group("d", 3, "Start"));
         assert_eq!(of(&[&c, &d], Some(reported("d", "Succeeded", 3))), None, "the same number");
         assert_eq!(of(&[&c], None), None, "too late to begin");
+    }
+
+    #[test]
+    fn the_number_of_a_pod_never_becomes_lower() {
+        let a = group("a", 1, "Prepare");
+        let begins = |status: Option<&Status>, epoch| first([&*a], status, epoch).is_some();
+        assert!(begins(None, 0) && begins(None, 1));
+        // Another group restart has ended on the pod, and then a request, whose status has no number.
+        assert!(!begins(None, 2));
+        assert!(begins(Some(&reported("a", "Running", 1)), 2), "it has begun");
     }
 }

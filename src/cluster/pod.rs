@@ -148,9 +148,10 @@ impl Pod {
     }
 
     /// The spec of the pod and the last report of its kubelet. The caller passes whether the cache is `current`. The
-    /// gate is that of this project.
+    /// gate is that of this project. The deletion of a mirror pod ends no container: its kubelet creates it again.
     pub fn declared(&self, current: bool) -> Declared {
-        Declared { current, ..self.declared.clone() }
+        let deleting = self.declared.deleting && !self.is_mirror();
+        Declared { current, deleting, ..self.declared.clone() }
     }
 
     /// The same at the time `now`. The kubelet reports that a pod is past its deadline only after it has ended all

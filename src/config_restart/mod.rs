@@ -140,6 +140,8 @@ pub fn order(text: Option<&str>) -> Result<Order, Malformed> {
 pub enum Content {
     /// Not read yet.
     Unknown,
+    /// The API server refuses to return it.
+    Unreadable,
     /// The object does not exist.
     Absent,
     /// The object exists.
@@ -210,7 +212,7 @@ pub fn decide(
                 }
                 next.insert(key, hash.clone());
             }
-            // The hash is kept while the object is missing: when it exists again, it is compared with that.
+            // The hash is kept while the object is missing or cannot be read: later it is compared with that.
             (_, Some(before)) => drop(next.insert(key, before.clone())),
             (_, None) => {}
         }

@@ -182,3 +182,23 @@ fn restarted_is_what_is_named_else_what_uses_it() {
     );
     assert!(of("secret/app", &["secret/app"]).is_empty());
 }
+
+/// The rights to read Secrets are granted separately: without them, the ConfigMaps of the same list are watched.
+#[test]
+fn an_object_that_may_not_be_read_holds_up_no_other_one() {
+    let references = parse("configmap/app,secret/tls").unwrap();
+    let (mut change, unreadable) = (None, Content::Unreadable);
+    let mut observe = |hash, handled: Option<&HandledHashes>, second| {
+        let contents = [there(hash, hash), unreadable.clone()];
+        decide("u1", &references, &contents, handled, &mut change, at(second))
+    };
+    let first = handled(&[("configmap/app", "a")]);
+    assert_eq!(observe("a", None, 0), Step::Record(first.clone()));
+    assert_eq!(observe("b", Some(&first), 1), Step::Nothing);
+    assert_eq!(observe("b", Some(&first), 12), Step::Refresh);
+    // What was handled of it before is kept.
+    let both = handled(&[("configmap/app", "a"), ("secret/tls", "s")]);
+    change = None;
+    let contents = [there("a", "a"), Content::Unreadable];
+    assert_eq!(decide("u1", &references, &contents, Some(&both), &mut change, at(20)), Step::Nothing);
+}

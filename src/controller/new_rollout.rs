@@ -25,7 +25,7 @@ impl Server {
         let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
         let request = Request::new(InPlaceRollout::url_path(&(), Some(&namespace)));
         match self.ask::<IgnoredAny>(&doing, request.create(&params, body)).await {
-            Err(error) if error.class() == Class::Refused => Ok(()),
+            Err(error) if error.is_already_there() => Ok(()),
             made => made.map(drop),
         }
     }

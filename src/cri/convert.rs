@@ -142,13 +142,14 @@ fn sandbox(sandbox: v1::PodSandbox, pod: &PodRef) -> Sandbox {
     }
 }
 
-/// Whether a container with these labels is a fence.
+/// Whether a container with these labels is a fence. A user can give a container this name, but cannot set the labels of a
+/// container.
 pub(crate) fn is_fence(labels: &HashMap<String, String>) -> bool {
-    labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::FENCE_NAME)
+    let is_ours = labels.contains_key(annotation::OPERATION);
+    is_ours && labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::FENCE_NAME)
 }
 
-/// Whether a container with these labels is a standby. A user can give a container this name, but cannot set the labels of
-/// a container.
+/// Whether a container with these labels is a standby, whose name users can give as well.
 pub(crate) fn is_standby(labels: &HashMap<String, String>) -> bool {
     let is_ours = labels.contains_key(annotation::STANDBY) && labels.contains_key(annotation::OPERATION);
     is_ours && labels.get(annotation::CONTAINER_NAME).is_some_and(|name| name == annotation::STANDBY_NAME)

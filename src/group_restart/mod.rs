@@ -7,7 +7,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation::GROUP_RESTART_POLICY;
-use crate::api::group_failure::{FailurePolicy, GroupFailure};
+use crate::api::group_failure::{FailurePolicy, GroupFailure, OPEN_FOR};
 use crate::api::request::fingerprint;
 use crate::podtask::time::later;
 
@@ -94,9 +94,6 @@ pub struct Restart {
 
 /// The longest beginning of a rollout's name that the name of the group gives, in bytes.
 const STEM: usize = 38;
-/// A failure that is older restarts nothing: the clocks of nodes and of the controller differ less.
-const OPEN_FOR: SignedDuration = SignedDuration::from_mins(10);
-
 /// The pause between the beginnings of the first two group restarts of a window. Each later one is twice as long.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(5);
 /// The longest such pause.

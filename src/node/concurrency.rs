@@ -37,6 +37,10 @@ pub(super) fn urgency(operation: &Operation) -> Urgency {
 
 /// Returns what others may use while `effect` runs.
 pub(super) fn before(node: &Node, operation: &Operation, effect: &Effect) {
+    // Only whether the image is there is asked again.
+    if matches!(effect, Effect::Pull { again: Some(_), .. }) {
+        return;
+    }
     match effect.verb() {
         // The API server may be slow.
         Verb::Gate => while_waiting(node, operation),

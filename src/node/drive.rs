@@ -24,10 +24,11 @@ use crate::node::hook::HookSession;
 use crate::node::journal::{Entry, JournalError};
 use crate::node::journal_writer::JournalWriter;
 use crate::node::lost_time::LostTime;
+use crate::node::obsolete::{is_obsolete, outdated};
 use crate::node::reread::Reread;
 use crate::node::standby;
 use crate::node::time_limits;
-use crate::operation::effect::{Effect, EffectError, Verb};
+use crate::operation::effect::{Effect, Verb};
 use crate::operation::end::undecided;
 use crate::operation::next::{Next, Waiting, next, unseen};
 use crate::operation::note::Note;
@@ -46,10 +47,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 const MAX_NOTES: u32 = 1000;
 /// The pause after more notes than that.
 const NO_DECISION_PAUSE: SignedDuration = SignedDuration::from_secs(1);
-
-/// Maximum age of the snapshot on which a container start is decided; an older one is observed again before the
-/// start.
-const OUTDATED: Duration = Duration::from_secs(1);
 
 /// What happens while an operation is carried out, for displays, logs and metrics.
 #[derive(Debug)]
@@ -432,7 +429,8 @@ async fn act(
     let is_free = !operation.touched() && operation.ending.is_none();
     let limit_of_write = time_limits::journal_write(operation);
     let before = is_free.then(|| operation.clone());
-    operation.begin(effect, clock::now());
+    let decided_at = clock::now();
+    operation.begin(effect, decided_at);
     entry.open = Some(operation.clone());
     entry.intent = Some(effect.clone());
     if let Err(error) = write_within(journal, entry, limit_of_write).await {
@@ -443,6 +441,11 @@ async fn act(
             return;
         }
         tracing::error!(pod = %operation.pod, %error, "the journal cannot be written: continuing without it");
+    } else if let Some(before) =
+        before.filter(|before| is_obsolete(node, before, effect, decided_at, control))
+    {
+        *operation = before;
+        return;
     }
     concurrency::before(node, operation, effect);
     let limit = time_limits::effect(operation, effect);
@@ -497,23 +500,6 @@ async fn act(
             tracing::error!(pod = %operation.pod, %error, "the effect cannot be written to the journal");
         }
     }
-}
-
-/// Observes again before a start if time has passed since the decision, as after the process was suspended: the
-/// fence may be gone, and another container instance may run.
-async fn outdated(
-    node: &Node,
-    operation: &Operation,
-    effect: &Effect,
-    observed_at: Instant,
-) -> Option<EffectError> {
-    if effect.verb() != Verb::Start || observed_at.elapsed() < OUTDATED {
-        return None;
-    }
-    let snapshot = observe(node, operation).await.ok()?;
-    let running = snapshot.running(effect.container()).first()?.attempt;
-    let message = format!("another client started attempt {running} in the meantime");
-    Some(EffectError { class: Class::Unavailable, message })
 }
 
 /// Waits for a permit, for a signal, or until the operation has to observe its pod again.

@@ -129,8 +129,10 @@ impl EffectExecutor {
                 self.replacement(&client, container, source, *attempt, image, limits).await
             }
             Effect::Start { container, id } => {
-                client.start(id).await?;
-                self.link_log(container, id).await;
+                let started = client.start(id).await;
+                // Also without an answer: the container may run.
+                self.link_log(operation, container, id).await;
+                started?;
                 Ok(EffectOutput::Nothing)
             }
             Effect::Standby { source, attempt, image, .. } => {
@@ -278,12 +280,27 @@ impl EffectExecutor {
     /// Creates the symbolic link by which log shippers find a container. A kubelet creates such links only for
     /// containers that it starts itself; here one is created if the old container had one. Called after the start,
     /// because an earlier call would prolong the downtime.
-    async fn link_log(&mut self, container: &str, id: &str) {
-        let Some(Link { old, new, target, .. }) = self.link.take_if(|link| link.id == id) else { return };
+    async fn link_log(&mut self, operation: &Operation, container: &str, id: &str) {
+        let link = match self.link.take_if(|link| link.id == id) {
+            Some(link) => Some(link),
+            None => self.link_of(operation, container, id).await,
+        };
+        let Some(Link { old, new, target, .. }) = link else { return };
         let file = new.display().to_string();
         if let Err(error) = files::run_blocking(&file, move || files::link_like(&old, &new, &target)).await {
             tracing::warn!(pod = %self.pod, container, %error, "the symbolic link for log shippers could not be created");
         }
+    }
+
+    /// The link for a container whose creation was not answered, or not in this process.
+    async fn link_of(&self, operation: &Operation, container: &str, id: &str) -> Option<Link> {
+        let old =
+            operation.targets.iter().find(|target| target.name == container)?.from.container_id.as_str();
+        let log = self.client.container(id, false).await.ok()??.status?.log_path;
+        // It is an absolute path.
+        let link = |id: &str| clone::legacy_log_link(&self.pod, container, id, "/", &log);
+        let ((old, _), (new, target)) = link(old).zip(link(id))?;
+        Some(Link { id: id.to_owned(), old, new, target })
     }
 
     pub(super) async fn create(

@@ -183,11 +183,11 @@ async fn is_replaced(
     if entry.open.is_some() || entry.foreign.is_some() {
         return Ok(None);
     }
-    let report = entry.last.as_ref().and_then(|last| last.containers.iter().find(|one| one.name == name));
-    let was_ended =
-        report.is_some_and(|one| one.from.container_id == container.id && one.stopped_at.is_some());
-    let started = report.and_then(|one| one.started_at);
-    if was_ended || started.is_some_and(|at| at.as_nanosecond() >= ended.into()) {
+    let last = entry.ended(name);
+    let started = last.as_ref().and_then(|last| last.started_at);
+    if last.is_some_and(|last| last.id == container.id)
+        || started.is_some_and(|at| at.as_nanosecond() >= ended.into())
+    {
         return Ok(Some(true));
     }
     let mut instances = node.client.containers(Some((annotation::POD_UID, pod.uid.as_str()))).await?;

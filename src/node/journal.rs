@@ -14,7 +14,7 @@
 //! * A release that only adds content leaves the version unchanged. Unknown fields inside an operation or a status
 //!   are ignored; unknown fields at the top level are retained and written back. Added fields are optional, and
 //!   omitted where they carry no information.
-//! * A value of `intent`, `last`, `hashes` or `owed_gate` that cannot be parsed is dropped.
+//! * A value of `intent`, `last`, `hashes`, `ended` or `owed_gate` that cannot be parsed is dropped.
 //! * An `open` operation that cannot be parsed, because its request has an unknown field or an effect has an unknown
 //!   kind, is not continued by guessing. It is set aside, which ends it ([`Entry::foreign`]).
 //! * A file that cannot be read is an error for its pod alone: no operation begins on the pod until a person has
@@ -23,7 +23,9 @@
 //! The file `<uid>.panics` beside it has one line, the request ID, for each panic that ended the process while it
 //! worked on that request.
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
+use std::mem;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -31,9 +33,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use jiff::{SignedDuration, Timestamp};
 use nix::fcntl::{Flock, FlockArg};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
@@ -53,6 +56,10 @@ const MAX_FINISHED: usize = 64;
 
 /// Maximum number of hashes per container. A workload that needs them alternates between a few images.
 const MAX_HASHES: usize = 16;
+
+/// How long it is known which containers requests before the last one have ended: a container is looked at soon after its
+/// end.
+const RECENT: SignedDuration = SignedDuration::from_mins(10);
 
 /// Maximum number of concurrent writes: each may hang, and they share the blocking threads with other calls.
 const MAX_WRITES: usize = 12;
@@ -98,6 +105,9 @@ pub struct Entry {
     /// The container hashes that the pod's kubelet has written, by container name and by the image in the spec at
     /// that time.
     pub hashes: Hashes,
+    /// The containers that requests before the last one have ended lately, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    ended: BTreeMap<String, EndedContainer>,
     /// The value that the pod's readiness gate still has to be set to, because the API server was unreachable at the
     /// end of the operation.
     pub owed_gate: Option<GateAction>,
@@ -107,6 +117,19 @@ pub struct Entry {
     /// Fields that other releases have added.
     #[serde(flatten)]
     added: Map<String, Value>,
+}
+
+/// A container that an operation has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndedContainer {
+    /// ID of the container in the runtime.
+    pub id: String,
+    /// When it ended, by the runtime's clock.
+    at: Timestamp,
+    /// When its successor started, by the runtime's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
 }
 
 /// An open operation that cannot be parsed.
@@ -203,6 +226,7 @@ impl Entry {
             last: None,
             finished: Vec::new(),
             hashes: Hashes::new(),
+            ended: BTreeMap::new(),
             owed_gate: None,
             foreign: None,
             added: Map::new(),
@@ -225,6 +249,12 @@ impl Entry {
         }
     }
 
+    /// The container `name` that the last request which has ended one has ended.
+    pub fn ended(&self, name: &str) -> Option<EndedContainer> {
+        let last = self.last.iter().flat_map(ended_by).find(|(of, _)| of == name).map(|(_, ended)| ended);
+        last.or_else(|| self.ended.get(name).cloned())
+    }
+
     /// Records the end of a request.
     pub fn conclude(&mut self, status: Status) {
         self.open = None;
@@ -235,6 +265,12 @@ impl Entry {
         }
         let surplus = self.finished.len().saturating_sub(MAX_FINISHED);
         self.finished.drain(..surplus);
+        let mut ended = mem::take(&mut self.ended);
+        ended.extend(self.last.iter().flat_map(ended_by));
+        let of_status: BTreeMap<_, _> = ended_by(&status).collect();
+        let is_recent = |at: Timestamp| status.finished_at.is_none_or(|now| now.duration_since(at) < RECENT);
+        ended.retain(|name, one| !of_status.contains_key(name) && is_recent(one.at));
+        self.ended = ended;
         self.last = Some(status);
     }
 }
@@ -450,6 +486,7 @@ fn entry(mut fields: Map<String, Value>) -> Result<Entry, String> {
     };
     let (intent, last) = (understood(take("intent")), understood(take("last")));
     let (hashes, owed_gate) = (understood(take("hashes")), understood(take("owed_gate")));
+    let ended = understood(take("ended"));
     fields.remove("version");
     Ok(Entry {
         version: VERSION,
@@ -459,9 +496,18 @@ fn entry(mut fields: Map<String, Value>) -> Result<Entry, String> {
         last,
         finished,
         hashes,
+        ended,
         owed_gate,
         foreign,
         added: fields,
+    })
+}
+
+/// The containers that an operation with this status has ended, by name.
+fn ended_by(status: &Status) -> impl Iterator<Item = (String, EndedContainer)> {
+    status.containers.iter().filter_map(|report| {
+        let (id, started_at) = (report.from.container_id.clone(), report.started_at);
+        Some((report.name.clone(), EndedContainer { id, at: report.stopped_at?, started_at }))
     })
 }
 

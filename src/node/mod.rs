@@ -50,6 +50,7 @@ pub mod launch;
 pub mod lock;
 mod lost_time;
 mod memory;
+mod obsolete;
 pub mod permit;
 mod pre_stop;
 pub mod prefetch;

@@ -163,7 +163,8 @@ fn recreate(facts: &Facts<'_>) -> Result<&'static str, Refusal> {
             return Err(Refusal::KubeletNamesImages(facts.pod()));
         }
     }
-    clone(facts)?;
+    // In a swap the values of the environment are the present ones, whoever creates the container.
+    clone(&Facts { allows_stale_env: facts.allows_stale_env && facts.image.is_none(), ..*facts })?;
     Ok(match (facts.image, facts.in_cluster()) {
         (Some(_), true) => "the pod's spec already names this image, but it now resolves to another image ID",
         (_, true) if facts.declared().is_some_and(|declared| declared.env_from_objects) => {

@@ -161,7 +161,7 @@ fn forward(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
             }
             others => others,
         };
-        if let Some(next) = others.or_else(|| pull_again(operation, target, now)) {
+        if let Some(next) = others.or_else(|| pull_again(operation, target, snapshot.known_until(now))) {
             return within(operation, next, now, operation.forward_until(), "Swap");
         }
         if let Some(next) = enter(operation, Step::Swap) {
@@ -259,10 +259,11 @@ fn pull(operation: &Operation, target: &Target, image: &str, anew: bool) -> Next
 
 /// Checks for the image again if it was pulled some time ago: hooks and a drain may take long, and a kubelet that
 /// needs disk space collects images that no container uses. An image that is present is not pulled, whatever its tag
-/// refers to by now.
-fn pull_again(operation: &Operation, target: &Target, now: Timestamp) -> Option<Next> {
+/// refers to by now. `observed_at` is when the last observation began: on a busy node that takes longer than an image is
+/// assumed to be there, and would be followed by another pull each time.
+fn pull_again(operation: &Operation, target: &Target, observed_at: Timestamp) -> Option<Next> {
     let image = target.image.as_ref().filter(|_| !target.touched)?;
-    let is_fresh = |at: &Timestamp| now < later(*at, PULL_IS_FRESH);
+    let is_fresh = |at: &Timestamp| observed_at < later(*at, PULL_IS_FRESH);
     target.pulled_at.as_ref().is_none_or(|at| !is_fresh(at)).then(|| pull(operation, target, image, false))
 }
 

@@ -405,12 +405,17 @@ pub(super) fn stop_duplicate(
     now: Timestamp,
 ) -> Option<Next> {
     let running = snapshot.running(&target.name);
-    let [ours, theirs] = running.as_slice() else { return None };
+    let [one, other] = running.as_slice() else { return None };
+    let (ours, theirs) = if operation.made(one) { (one, other) } else { (other, one) };
     if operation.unsupervised || !operation.made(ours) || operation.made(theirs) {
         return None;
     }
     let replacement = target.replacement();
     if replacement.replaces != ours.id {
+        // A kubelet that counts from 0 again has the lower attempt.
+        if theirs.attempt < ours.attempt && !is_counted_anew(operation, target, theirs, snapshot) {
+            return None;
+        }
         let (name, replaces, attempt) = (target.name.clone(), ours.id.clone(), theirs.attempt);
         return Some(Next::Note(Note::Overtaken { name, replaces, attempt, by: Overtaking::OwnInstance }));
     }

@@ -474,6 +474,9 @@ fn stop(operation: &Operation, target: &Target, container: &Container, now: Time
 /// Effects that stop the standbys of a pod that its kubelet terminates, as far as their stop is not begun. The kubelet gives
 /// them no grace period.
 pub fn terminated(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Vec<Effect> {
+    if !leaves(operation, snapshot) {
+        return Vec::new();
+    }
     let running = |target: &Target| match stop_all(operation, target, snapshot, now) {
         Some(Next::Do(effect @ Effect::StopStandby { .. })) => Some(effect),
         _ => None,

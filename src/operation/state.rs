@@ -330,7 +330,7 @@ impl Operation {
     }
 
     /// The last moment to start touching containers. An operation that starts later cannot end in time.
-    pub(super) fn touch_until(&self) -> Timestamp {
+    pub fn touch_until(&self) -> Timestamp {
         let waits = self.seconds_to_drain() + self.request.seconds_to_prove();
         later(self.forward_until(), -seconds(self.stopping_seconds().saturating_add(waits)))
     }

@@ -147,8 +147,7 @@ pub struct Sent<'a> {
 }
 
 impl Sent<'_> {
-    /// Until when an agent must have given a first answer.
-    pub fn silent_at(self) -> Timestamp {
+    fn silent_at(self) -> Timestamp {
         later(self.at, ANSWER_TIMEOUT)
     }
 
@@ -170,7 +169,25 @@ impl Sent<'_> {
             Some(answer) if now < self.lost_at() => TaskState::Busy { touched: touched(answer) },
             Some(_) if self.stage.is_live() => TaskState::Ended(End::new(Stage::Failed, "AgentLost", LOST)),
             Some(_) => TaskState::Over,
-            None => self.unanswered(request, now),
+            None => self.unanswered(request, answer, now),
+        }
+    }
+
+    /// The end of a request whose status was replaced by that of a group restart, if `other` says so.
+    fn replaced(self, other: Option<&Status>) -> Option<TaskState> {
+        let other = other.filter(|status| status.has_ended(self.id))?;
+        let phase = other.ended_phase(self.id)?;
+        let (reason, message) = (String::new(), BEFORE_GROUP.to_owned());
+        Some(self.answered(&Status { phase, reason, message, ..other.clone() }))
+    }
+
+    /// Until when an agent must have given a first answer, given its status for `other` request: the request waits while a
+    /// group restart is in progress on the pod.
+    pub fn silent_after(self, other: Option<&Status>) -> Timestamp {
+        match other.filter(|status| status.group.is_some()) {
+            Some(status) if !status.phase.is_terminal() => self.lost_at(),
+            Some(status) => later(status.finished_at.map_or(self.at, |end| end.max(self.at)), ANSWER_TIMEOUT),
+            None => self.silent_at(),
         }
     }
 
@@ -184,7 +201,10 @@ impl Sent<'_> {
         if over { TaskState::Over } else { TaskState::Ended(End::after(answer, self.stage)) }
     }
 
-    fn unanswered(self, request: Option<&str>, now: Timestamp) -> TaskState {
+    fn unanswered(self, request: Option<&str>, other: Option<&Status>, now: Timestamp) -> TaskState {
+        if let Some(state) = self.replaced(other) {
+            return state;
+        }
         let ended = |stage, reason, note| TaskState::Ended(End::new(stage, reason, note));
         match (self.stage, request) {
             (Stage::Recalled, _) => ended(Stage::Dropped, "Withdrawn", WITHDRAWN),
@@ -192,7 +212,9 @@ impl Sent<'_> {
             (Stage::Ordered, Some(id)) if id != self.id => {
                 ended(Stage::Unanswered, "RequestReplaced", REPLACED)
             }
-            (Stage::Ordered, _) if self.silent_at() <= now => ended(Stage::Unanswered, NO_AGENT, NOBODY),
+            (Stage::Ordered, _) if self.silent_after(other) <= now => {
+                ended(Stage::Unanswered, NO_AGENT, NOBODY)
+            }
             (Stage::Ordered, _) => TaskState::Busy { touched: false },
             _ => TaskState::Over,
         }
@@ -204,6 +226,8 @@ const REMOVED: &str = "another client removed the annotation inplace.dev/request
 const REPLACED: &str =
     "another client replaced the annotation inplace.dev/request; the outcome of this request is unknown";
 const NOBODY: &str = "no agent answered: check that the DaemonSet runs on the pod's node";
+const BEFORE_GROUP: &str =
+    "the status was replaced by that of a group restart, which has no details of this request";
 const LOST: &str = "the agent began and reported no outcome: check that the DaemonSet runs on the pod's node";
 
 /// True when containers may have been stopped, or will be even if the request is withdrawn now.
@@ -214,6 +238,7 @@ fn touched(answer: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::group::GroupProgress;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -248,6 +273,30 @@ mod tests {
         let other = Status { id: "5d7-2".into(), ..answer(Phase::Failed, None) };
         let state = sent(Stage::Ordered).state(Some("5d7-3"), Some(&other), at(1001));
         assert_eq!(state, TaskState::Busy { touched: false });
+    }
+
+    #[test]
+    fn a_request_waits_for_a_group_restart_and_its_end_is_known_although_that_replaced_the_status() {
+        let group = |phase, finished: Option<i64>, ended: (&str, Option<Phase>)| {
+            let (ended_request, ended_phase) = (ended.0.to_owned(), ended.1);
+            let group =
+                GroupProgress { epoch: 1, prepared_at: None, stopped_at: None, ended_request, ended_phase };
+            let finished_at = finished.map(at);
+            Status { id: "g".into(), finished_at, group: Some(group), ..answer(phase, None) }
+        };
+        let state = |other: &Status, now| sent(Stage::Ordered).state(Some("5d7-3"), Some(other), at(now));
+        let waits = group(Phase::Running, None, ("", None));
+        assert_eq!(state(&waits, 1300), TaskState::Busy { touched: false });
+        assert_eq!(end(state(&waits, 1720)), (Stage::Unanswered, NO_AGENT.into()));
+        let over = group(Phase::Succeeded, Some(1300), ("", None));
+        assert_eq!(state(&over, 1419), TaskState::Busy { touched: false });
+        assert_eq!(end(state(&over, 1420)), (Stage::Unanswered, NO_AGENT.into()));
+        // An end long before the request delays nothing.
+        assert_eq!(end(state(&group(Phase::Succeeded, Some(10), ("", None)), 1120)).1, NO_AGENT);
+        let done = group(Phase::Running, None, ("5d7-3", Some(Phase::Succeeded)));
+        assert_eq!(end(state(&done, 1001)).0, Stage::Done);
+        let failed = group(Phase::Succeeded, Some(1300), ("5d7-3", Some(Phase::RolledBack)));
+        assert_eq!(end(state(&failed, 1301)), (Stage::Failed, "RolledBack".into()));
     }
 
     #[test]

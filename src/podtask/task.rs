@@ -111,9 +111,9 @@ impl PodTask {
         self.sent("").lost_at()
     }
 
-    /// Until when an agent must have given a first answer.
-    pub fn silent_at(&self) -> Timestamp {
-        self.sent("").silent_at()
+    /// Until when an agent must have given a first answer, given its last `answer` on the pod.
+    pub fn silent_at(&self, answer: Option<&Status>) -> Timestamp {
+        self.sent("").silent_after(answer)
     }
 
     fn sent<'a>(&self, id: &'a str) -> Sent<'a> {

@@ -354,7 +354,7 @@ impl Planner<'_> {
             self.at(at);
         }
         if let Some(record) = self.record(view).filter(|_| view.is_busy()) {
-            self.at(record.silent_at());
+            self.at(record.silent_at(view.pod.base.answer.as_ref()));
             self.at(record.lost_at());
         }
     }

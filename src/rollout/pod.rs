@@ -6,11 +6,9 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use crate::api::annotation;
+use crate::api::group::epoch;
 use crate::podtask::pod;
 use crate::rollout::record::PodRecord;
-
-/// The highest number of a group restart; JSON numbers are exact up to it.
-const MAX_EPOCH: i64 = 1 << 53;
 
 /// What a rollout reads from a pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,10 +63,4 @@ impl Pod {
         };
         unversioned(self) == unversioned(before)
     }
-}
-
-/// The number in the annotation. Users can write it: a number that no group restart reaches counts as none.
-fn epoch(text: Option<&str>) -> i64 {
-    let number = text.and_then(|text| text.parse().ok());
-    number.filter(|number| (0..MAX_EPOCH).contains(number)).unwrap_or_default()
 }

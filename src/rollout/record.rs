@@ -76,9 +76,9 @@ impl PodRecord {
         request_id(&self.rollout, self.back)
     }
 
-    /// Until when an agent must have given a first answer.
-    pub fn silent_at(&self) -> Timestamp {
-        self.sent("").silent_at()
+    /// Until when an agent must have given a first answer, given its last `answer` on the pod.
+    pub fn silent_at(&self, answer: Option<&Status>) -> Timestamp {
+        self.sent("").silent_after(answer)
     }
 
     /// Until when an agent that accepted the request must have reported the outcome.

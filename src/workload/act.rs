@@ -43,7 +43,7 @@ use gate::has_closed_gate;
 const LABELS_SEEN: SignedDuration = SignedDuration::from_secs(2);
 /// Pods that one reconciliation creates at most, or creates the claims of. Each has its whole object in memory until it is created: 10 000 at once are
 /// some 60 MiB.
-const MOST_CREATED: usize = 500;
+pub(super) const MOST_CREATED: usize = 500;
 
 /// What follows for all pods.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,8 +68,7 @@ pub struct Acts {
 
 /// Goes through all pods.
 pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<'a>) -> Acts {
-    let pool: Vec<_> =
-        input.views.iter().filter(|view| !scaling.leave.contains(view.pod.name.as_str())).collect();
+    let pool: Vec<_> = input.views.iter().filter(|view| !scaling.goes(&view.pod.name)).collect();
     let mut planner = Planner {
         input,
         spare: spare(input, &pool),
@@ -548,7 +547,8 @@ pub fn requeue_at(input: &ReconcileInput<'_>) -> Option<Timestamp> {
     let times = input.views.iter().flat_map(|view| {
         let available = view.pod.available_at(input.spec.min_ready);
         let task = view.pod.task.as_ref();
-        let silent = task.filter(|task| task.stage == Stage::Ordered).map(PodTask::silent_at);
+        let silent = task.filter(|task| task.stage == Stage::Ordered);
+        let silent = silent.map(|task| task.silent_at(view.pod.answer.as_ref()));
         let lost = task.filter(|_| matches!(view.task_state, TaskState::Busy { .. })).map(PodTask::lost_at);
         let again =
             task.filter(|task| task.stage == Stage::Unanswered).map(|task| later(task.at, RETRY_AFTER));

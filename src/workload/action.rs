@@ -12,7 +12,7 @@ use crate::api::workload_key;
 use crate::podtask::task::PodTask;
 use crate::podtask::write::{Event, PodPatch, VersionedRef};
 use crate::workload::claims::OwnerChange;
-use crate::workload::hooks::HookType;
+use crate::workload::hooks::{HookType, Run};
 use crate::workload::revision::{Revision, Write};
 
 /// One write.
@@ -173,7 +173,20 @@ pub struct NewHookRun {
     pub node: Option<String>,
 }
 
+impl NewHookRun {
+    /// True if `run` was made for the same pod and action, or for a canary step.
+    pub fn has_purpose_of(&self, run: &Run) -> bool {
+        let pod_uid = self.annotations.get(workload_key::HOOK_POD).map_or("", String::as_str);
+        run.kind == self.kind && run.pod_uid == pod_uid
+    }
+}
+
 impl Action {
+    /// True for a write that a retry consists of: a failed task is forgotten, or the run of a hook.
+    pub fn retries(&self) -> bool {
+        matches!(self, Self::PatchPod { why: Why::Dropped, .. } | Self::DeleteRun(_))
+    }
+
     /// The event once the action was applied, or failed with `error`. None for actions that have no event.
     pub fn event(&self, error: Option<&str>) -> Option<Event> {
         let (done, failed, what) = match self {

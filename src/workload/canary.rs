@@ -296,11 +296,11 @@ impl Now<'_> {
         format!("{}/{}", self.next.steps.hash, self.index)
     }
 
-    /// Deletes runs of steps that are over, and of other steps.
+    /// Deletes runs of other steps. That of a step that ends now stays until the status has the next one, which may not be
+    /// written: without the run, the hook would begin again.
     fn delete_runs(&mut self) {
-        let key = (self.next.steps.index == Some(self.index)).then(|| self.key());
-        let over =
-            |run: &&Run| run.kind == HookType::Canary && Some(&run.key) != key.as_ref() && !run.deleting;
+        let key = self.key();
+        let over = |run: &&Run| run.kind == HookType::Canary && run.key != key && !run.deleting;
         let over: Vec<_> =
             self.input.runs.iter().filter(over).map(|run| Action::DeleteRun(run.name.clone())).collect();
         self.next.actions.extend(over);

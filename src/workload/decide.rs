@@ -36,11 +36,10 @@ use crate::workload::view::PodView;
 /// The result of one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// The writes, in order. A failed one stops neither the others nor the status; only the last two, `ClearResume` and
-    /// `ClearRetry`, are omitted then.
+    /// The writes, in order. A failed one stops neither the others nor the status. Of the last two, `ClearResume` is omitted
+    /// if the status keeps its steps, and `ClearRetry` if a write of the retry was not done.
     pub actions: Vec<Action>,
-    /// The status once all writes succeeded; otherwise see [`Report::after_failure`]. None: the status is not
-    /// written.
+    /// The status; after a failed write see [`Report::after_failure`]. None: the status is not written.
     pub report: Option<Report>,
     /// When to reconcile if no event arrives before.
     pub requeue_at: Option<Timestamp>,
@@ -74,9 +73,9 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
         Kind::StatefulSet(set) => stateful::decide(&input, set, &survey),
     };
-    let picks = update::pick(&input, &survey, &scaling.leave);
+    let picks = update::pick(&input, &survey, &scaling);
     let mut acts = act::act(&input, &scaling, &picks);
-    prefetch::add(&input, &survey, &scaling.leave, &mut acts.actions);
+    prefetch::add(&input, &survey, &scaling, &mut acts.actions);
 
     let decided = Decided {
         found: &found,
@@ -181,10 +180,10 @@ fn reached(input: &ReconcileInput<'_>, held: Held) -> bool {
         }
         (Kind::StatefulSet(set), Held::Part(_)) => {
             let first = threshold(spec, held).unwrap_or(u32::MAX);
-            let ordinals = Ordinals::of(spec, set, 0).own;
-            let there: BTreeSet<u32> =
-                input.views.iter().filter(done).filter_map(|view| view.pod.ordinal(&spec.name)).collect();
-            ordinals.range(first..).all(|ordinal| there.contains(ordinal))
+            let ordinals = Ordinals::of(spec, set, 0);
+            let there = input.views.iter().filter(done).filter_map(|view| view.pod.ordinal(&spec.name));
+            let there = there.filter(|ordinal| *ordinal >= first && ordinals.is_own(*ordinal));
+            there.collect::<BTreeSet<_>>().len() == ordinals.own_from(first)
         }
     }
 }

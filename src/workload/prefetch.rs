@@ -4,7 +4,7 @@
 //! The annotation goes with the request: the write that sends it removes the annotation. Beyond that, each pod is written
 //! at most once per reconcile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::api::{annotation, workload_key};
 use crate::podtask::prefetch::{Waiting, choose};
@@ -14,15 +14,16 @@ use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::workload::action::{Action, BudgetClaims, Why};
 use crate::workload::input::ReconcileInput;
 use crate::workload::request;
+use crate::workload::scale::Scaling;
 use crate::workload::survey::{Route, Survey};
 use crate::workload::update::order_of_update;
 use crate::workload::view::PodView;
 
-/// Extends `actions` by the changes of the annotation. Pods in `leave` are to be deleted.
+/// Extends `actions` by the changes of the annotation. Pods that `scaling` removes get none.
 pub fn add(
     input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
-    leave: &BTreeSet<&str>,
+    scaling: &Scaling<'_>,
     actions: &mut Vec<Action>,
 ) {
     let written = written(actions);
@@ -31,7 +32,7 @@ pub fn add(
     let chosen = if input.spec.update.prefetch && survey.moving() {
         let untouched = |name: &str| !matches!(written.get(name), Some(Written::Request | Written::Other));
         let mut waiting = waiting(input, survey);
-        waiting.retain(|view| !leave.contains(view.pod.name.as_str()) && untouched(&view.pod.name));
+        waiting.retain(|view| !scaling.goes(&view.pod.name) && untouched(&view.pod.name));
         if input.spec.stateful().is_none() {
             // A partition of a `GameDeployment` holds back a number of pods, whichever they are.
             let begun = input.views.iter().filter(has_images).filter(|view| !view.is_at(input.update_name()));

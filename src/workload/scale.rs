@@ -15,6 +15,7 @@ use std::vec::IntoIter;
 use crate::api::game_deployment::UpdateType;
 use crate::podtask::pod::PodPhase;
 use crate::podtask::task::Purpose;
+use crate::workload::act::MOST_CREATED;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::name;
@@ -24,10 +25,14 @@ use crate::workload::spec::Deployment;
 use crate::workload::survey::Survey;
 use crate::workload::view::PodView;
 
+/// Pods that one decision lists at most, one more than are created at once: whoever may change a workload may set `replicas` to two
+/// billions, and the memory of the controller belongs to all.
+pub(super) const MOST_LISTED: usize = MOST_CREATED + 1;
+
 /// The pods to create and to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scaling<'a> {
-    /// Pods to create, in order.
+    /// Pods to create, in order, at most [`MOST_LISTED`].
     pub create_pods: Vec<NewPod<'a>>,
     /// Names of pods to remove, each after its gate.
     pub leave: BTreeSet<&'a str>,
@@ -39,6 +44,13 @@ pub struct Scaling<'a> {
     pub condemned: BTreeSet<&'a str>,
     /// Why no more pods can be created.
     pub problem: Option<String>,
+}
+
+impl Scaling<'_> {
+    /// True when the pod of this name is to be removed, now or after others.
+    pub fn goes(&self, name: &str) -> bool {
+        self.leave.contains(name) || self.condemned.contains(name)
+    }
 }
 
 /// Why a pod is deleted without a gate.
@@ -57,10 +69,13 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, own: &Deployment, survey: &Survey<
     let most = input.spec.replicas + surge;
     let fewest = if survey.moving() { most } else { input.spec.replicas };
     let leave = leaving(input, own, survey, most);
-    let missing = fewest.saturating_sub(input.views.len());
+    let missing = fewest.saturating_sub(input.views.len()).min(free_places(input));
     let mut scaling = Scaling { leave, ..Scaling::default() };
-    create_pods(input, own, survey, missing, &mut scaling);
-    scaling.promoted = promoted(input, &scaling);
+    create_pods(input, own, survey, missing.min(MOST_LISTED), &mut scaling);
+    // With so many pods missing, no surge pod takes the place of one.
+    if missing <= MOST_LISTED {
+        scaling.promoted = promoted(input, &scaling);
+    }
     scaling
 }
 
@@ -141,12 +156,13 @@ fn create_pods<'a>(
     missing: usize,
     scaling: &mut Scaling<'a>,
 ) {
-    let missing = missing.min(free_places(input));
     let stay = |view: &&PodView<'_>| {
         !view.is_at(input.update_name()) && !scaling.leave.contains(view.pod.name.as_str())
     };
     let mut old = input.views.iter().filter(stay).count();
-    let used: BTreeSet<u32> = input.pods.iter().filter_map(|pod| pod.index).collect();
+    // The number of a pod that has ended can be given again: nobody deletes that pod before its node is gone.
+    let present = input.pods.iter().filter(|pod| !pod.has_ended());
+    let used: BTreeSet<u32> = present.filter_map(|pod| pod.index).collect();
     let mut indices = own.indices.map(|(first, last)| (first..=last).filter(|index| !used.contains(index)));
     let (mut made, mut tried) = (BTreeSet::new(), BTreeMap::new());
     let places = input.spec.replicas.saturating_sub(regular(input, &scaling.leave));

@@ -11,32 +11,61 @@ use crate::podtask::pod::Pod;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::new_pod::NewPod;
-use crate::workload::scale::{Clear, Scaling, free_places};
+use crate::workload::scale::{Clear, MOST_LISTED, Scaling, free_places};
 use crate::workload::spec::{StatefulSet, WorkloadSpec};
 use crate::workload::survey::Survey;
 use crate::workload::view::PodView;
 
-/// The ordinals of a set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ordinals {
-    /// The ordinals of its replicas.
-    pub own: BTreeSet<u32>,
-    /// The next ordinals, for surge pods of an update.
-    pub surge: BTreeSet<u32>,
+/// The ordinals of a set: those of its replicas, then those of surge pods of an update. They are not listed, because
+/// there may be two billions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ordinals<'s> {
+    reserved: &'s BTreeSet<u32>,
+    /// The ordinals of the replicas end before this one.
+    own_end: u32,
+    /// The ordinals of surge pods end before this one.
+    surge_end: u32,
 }
 
-impl Ordinals {
+impl<'s> Ordinals<'s> {
     /// The ordinals for `spec` with `surge` additional pods.
-    pub fn of(spec: &WorkloadSpec, set: &StatefulSet, surge: usize) -> Self {
-        let mut free = unreserved(set);
-        let own = free.by_ref().take(spec.replicas).collect();
-        Self { own, surge: free.take(surge).collect() }
+    pub fn of(spec: &WorkloadSpec, set: &'s StatefulSet, surge: usize) -> Self {
+        let (own_end, surge_end) = (unreserved(set, spec.replicas), unreserved(set, spec.replicas + surge));
+        Self { reserved: &set.reserved, own_end, surge_end }
+    }
+
+    /// True for the ordinal of a replica.
+    pub fn is_own(&self, ordinal: u32) -> bool {
+        ordinal < self.own_end && !self.reserved.contains(&ordinal)
+    }
+
+    /// How many ordinals of replicas there are from `first` on.
+    pub fn own_from(&self, first: u32) -> usize {
+        let all = self.own_end.saturating_sub(first);
+        let reserved = if all == 0 { 0 } else { self.reserved.range(first..self.own_end).count() };
+        usize::try_from(all).unwrap_or(usize::MAX).saturating_sub(reserved)
+    }
+
+    fn is_surge(&self, ordinal: u32) -> bool {
+        (self.own_end..self.surge_end).contains(&ordinal) && !self.reserved.contains(&ordinal)
+    }
+
+    fn contains(&self, ordinal: u32) -> bool {
+        self.is_own(ordinal) || self.is_surge(ordinal)
+    }
+
+    /// The ordinals in order, those of surge pods only `with_surge`.
+    fn iter(self, with_surge: bool) -> impl Iterator<Item = u32> {
+        let end = if with_surge { self.surge_end } else { self.own_end };
+        (0..end).filter(move |ordinal| !self.reserved.contains(ordinal))
     }
 }
 
-/// The ordinals that a set may use, in order.
-fn unreserved(set: &StatefulSet) -> impl Iterator<Item = u32> {
-    (0..).filter(|ordinal| !set.reserved.contains(ordinal))
+/// The ordinal that follows the first `count` ones that a set may use.
+fn unreserved(set: &StatefulSet, count: usize) -> u32 {
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let shift = |ordinal: u32, reserved: &u32| ordinal.saturating_add(u32::from(*reserved <= ordinal));
+    set.reserved.iter().fold(count, shift)
 }
 
 /// The first ordinal that is not held back; none when all are. A number is an ordinal, as in a `StatefulSet`. A
@@ -48,7 +77,7 @@ pub fn threshold(spec: &WorkloadSpec, held: Held) -> Option<u32> {
     };
     let held_back = amount.held_back(spec.replicas);
     match (amount, spec.stateful()) {
-        (Amount::Percent(_), Some(set)) => unreserved(set).nth(held_back),
+        (Amount::Percent(_), Some(set)) => Some(unreserved(set, held_back)),
         _ => u32::try_from(held_back).ok(),
     }
 }
@@ -62,7 +91,7 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey
     let by_ordinal: BTreeMap<u32, &Pod> =
         input.pods.iter().filter_map(|pod| Some((pod.ordinal(name)?, *pod))).collect();
     for (ordinal, pod) in &by_ordinal {
-        if !ordinals.own.contains(ordinal) && !ordinals.surge.contains(ordinal) {
+        if !ordinals.contains(*ordinal) {
             scaling.condemned.insert(&pod.name);
         }
         let ended = pod.has_ended() && !pod.is_deleting();
@@ -77,9 +106,9 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey
     scaling
 }
 
-fn leaving<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, ordinals: &Ordinals) -> BTreeSet<&'a str> {
+fn leaving<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, ordinals: &Ordinals<'_>) -> BTreeSet<&'a str> {
     let name = &input.spec.name;
-    let stays = |ordinal: u32| ordinals.own.contains(&ordinal) || ordinals.surge.contains(&ordinal);
+    let stays = |ordinal: u32| ordinals.contains(ordinal);
     let condemned = |view: &PodView<'a>| view.pod.ordinal(name).filter(|ordinal| !stays(*ordinal));
     let mut leaving: Vec<_> =
         input.views.iter().filter_map(|view| Some((condemned(view)?, view.pod.name.as_str()))).collect();
@@ -99,18 +128,18 @@ fn create_pods<'a>(
     input: &ReconcileInput<'a>,
     set: &StatefulSet,
     survey: &Survey<'a>,
-    ordinals: &Ordinals,
+    ordinals: &Ordinals<'_>,
     present: &BTreeMap<u32, &'a Pod>,
     scaling: &mut Scaling<'a>,
 ) {
-    let surge = ordinals.surge.iter().filter(|_| survey.moving());
-    let wanted = ordinals.own.iter().chain(surge).copied();
-    let mut places = if set.ordered { 1 } else { free_places(input) };
-    for ordinal in wanted {
+    let mut places = if set.ordered { 1 } else { free_places(input).min(MOST_LISTED) };
+    let is_available = |ordinal: u32| {
+        let is = |view: &&PodView<'_>| view.pod.ordinal(&input.spec.name) == Some(ordinal);
+        input.views.iter().find(is).is_some_and(|view| view.available)
+    };
+    for ordinal in ordinals.iter(survey.moving()) {
         if present.contains_key(&ordinal) {
-            let waits = |view: &&PodView<'_>| view.pod.ordinal(&input.spec.name) == Some(ordinal);
-            let available = input.views.iter().find(waits).is_some_and(|view| view.available);
-            if set.ordered && !available {
+            if set.ordered && !is_available(ordinal) {
                 return;
             }
             continue;
@@ -135,11 +164,11 @@ fn create_pods<'a>(
 fn revision<'a>(
     input: &ReconcileInput<'a>,
     survey: &Survey<'_>,
-    ordinals: &Ordinals,
+    ordinals: &Ordinals<'_>,
     ordinal: u32,
 ) -> &'a str {
     let on_delete = input.spec.update.way == UpdateType::OnDelete;
-    if on_delete || ordinals.surge.contains(&ordinal) {
+    if on_delete || ordinals.is_surge(ordinal) {
         return input.update_name();
     }
     let first = threshold(input.spec, survey.partition);

@@ -121,9 +121,9 @@ impl<'a> Survey<'a> {
         };
         survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
         // A surge pod needs no surge pod itself. That of a set is known by its ordinal.
-        let own = input.spec.stateful().map(|set| Ordinals::of(input.spec, set, 0).own);
+        let own = input.spec.stateful().map(|set| Ordinals::of(input.spec, set, 0));
         let is_surge = |view: &PodView<'_>| match &own {
-            Some(own) => view.pod.ordinal(&input.spec.name).is_none_or(|ordinal| !own.contains(&ordinal)),
+            Some(own) => view.pod.ordinal(&input.spec.name).is_none_or(|ordinal| !own.is_own(ordinal)),
             None => view.pod.surge && input.spec.is_in_place(),
         };
         let gave_up = |view: &PodView<'_>| view.last_failure(update) == Some(Stage::Failed) && view.available;

@@ -25,6 +25,7 @@ use crate::podtask::time::later;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::order;
+use crate::workload::scale::Scaling;
 use crate::workload::survey::{Route, Survey, is_early, needs_repair};
 use crate::workload::view::PodView;
 
@@ -77,12 +78,12 @@ pub struct Picks<'a> {
     pub resizing: BTreeMap<&'a str, Wanted<'a>>,
 }
 
-/// Picks the pods, without those in `excluded`.
-pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, excluded: &BTreeSet<&str>) -> Picks<'a> {
+/// Picks pods among those that stay.
+pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, scaling: &Scaling<'_>) -> Picks<'a> {
     if !survey.moving() {
         return Picks::default();
     }
-    let pool: Vec<_> = input.views.iter().filter(|view| !excluded.contains(view.pod.name.as_str())).collect();
+    let pool: Vec<_> = input.views.iter().filter(|view| !scaling.goes(&view.pod.name)).collect();
     let mut allocation = Allocation::new(input, survey, &pool);
     // First the pods that were chosen before and may keep their tasks.
     let (mut blocked, mut taken) = (Vec::new(), Vec::new());

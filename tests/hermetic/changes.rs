@@ -86,6 +86,9 @@ async fn a_change_touches_the_pods_and_then_makes_one_rollout() {
     api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
     drop(first);
     api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("3"));
+    // A conflict that is not about the name, as that of a quota, leaves no rollout.
+    api.on("POST inplacerollout")
+        .fault(Fault::Answer(409, "Operation cannot be fulfilled on resourcequotas"));
     let second = lead(&api);
     let touched = |pod: &Value| pod["metadata"]["annotations"][annotation::CONFIGURATION].is_string();
     api.until("the pods are annotated", |store| store.pods().all(touched)).await;

@@ -97,10 +97,7 @@ const LESSONS: [(u8, &str, &[&str]); 29] = [
     (
         14,
         "a failure is reported in a condition that stays, and a missing template is one",
-        &[
-            "what_a_step_decided_is_not_reported_when_a_write_failed",
-            "a_hook_template_that_is_not_there_is_said_in_a_condition",
-        ],
+        &["a_write_that_failed_is_reported", "a_hook_template_that_is_not_there_is_said_in_a_condition"],
     ),
     (
         15,

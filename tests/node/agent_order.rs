@@ -3,7 +3,11 @@
 
 use serde_json::json;
 
-use crate::{blackhole::Blackhole, fixture::Fixture, support::wait::eventually};
+use crate::{
+    blackhole::Blackhole,
+    fixture::Fixture,
+    support::{hold::Holds, wait::eventually},
+};
 
 #[test]
 fn deleting_the_annotation_cancels_what_has_touched_nothing() {
@@ -33,6 +37,24 @@ fn deleting_the_annotation_cancels_what_has_touched_nothing() {
     registry.await_open(1);
     std::fs::remove_file(fixture.pods.join("web.yaml")).unwrap();
     fixture.ended("web", "slow-2", "Cancelled");
+    assert_eq!(fixture.instances("web"), before);
+}
+
+/// The journal is written before each effect, which takes as long as the disk does.
+#[test]
+fn a_request_that_is_withdrawn_while_the_journal_is_written_touches_nothing() {
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let before = fixture.instances("web");
+    let holds = Holds::below(fixture.folder.path());
+    let agent = fixture.spawn(&[], &[("INPLACE_FAULT_HOLD", holds.folder())]);
+    holds.set("uid-web", "after journal Stop");
+    fixture.restart("web", "late");
+    eventually("the stop to be in the journal", || holds.held("uid-web"));
+    fixture.withdraw("web");
+    fixture.read_again_beside(&agent, 1.0);
+    holds.release();
+    assert_eq!(fixture.ended("web", "late", "Cancelled")["reason"], "RequestDeleted");
     assert_eq!(fixture.instances("web"), before);
 }
 

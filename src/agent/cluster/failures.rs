@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
+use crate::api::group_failure::{FailurePolicy, GroupFailure};
 use crate::cluster::pod::Pod;
 use crate::cluster::pods::NodePods;
 use crate::failure::Class;
@@ -64,8 +65,7 @@ impl Failures {
         };
         for Found { pod, failure } in found {
             let id = failure.container_id.as_str();
-            let reported = self.pods.get(&pod).and_then(|pod| pod.failure());
-            if reported.is_some_and(|before| before.container_id == id) {
+            if self.pods.get(&pod).is_some_and(|cached| is_reported(&cached, &failure)) {
                 self.failed.handled(id);
                 continue;
             }
@@ -85,6 +85,17 @@ impl Failures {
             }
         }
     }
+}
+
+/// True if the pod has the report of this failure already, or that of an earlier one for which the group is restarted.
+fn is_reported(pod: &Pod, failure: &GroupFailure) -> bool {
+    let policy = pod.annotation(annotation::GROUP_RESTART_POLICY).unwrap_or_default();
+    // A policy that cannot be parsed restarts nothing, which the controller reports.
+    let policy = FailurePolicy::parse(policy).unwrap_or_default();
+    pod.failure().is_some_and(|before| {
+        before.container_id == failure.container_id
+            || before.outlasts(failure, &policy, pod.status().as_ref())
+    })
 }
 
 /// The pods that are in a group. Pods whose containers are not always restarted are left out: no group restart is possible

@@ -167,8 +167,13 @@ mod tests {
     async fn a_group_restart_has_three_writes_however_long_the_others_take() {
         let (mut outbox, now) = (Outbox::default(), Instant::now());
         let at = |second| now + Duration::from_secs(second);
-        let mut group =
-            GroupProgress { epoch: 1, prepared_at: None, stopped_at: None, ended_request: String::new() };
+        let mut group = GroupProgress {
+            epoch: 1,
+            prepared_at: None,
+            stopped_at: None,
+            ended_request: String::new(),
+            ended_phase: None,
+        };
         let mut written = Vec::new();
         let mut report = |group: &GroupProgress, phase, step, second| {
             let status = Status { group: Some(group.clone()), ..status("a", phase, step) };

@@ -12,7 +12,8 @@ use crate::agent::cluster::answers::Answers;
 use crate::agent::cluster::gates::Gates;
 use crate::agent::cluster::metrics::Writes;
 use crate::agent::request_source::{CurrentRequests, Key, PodRequest, RequestSource, StatusSink as _};
-use crate::api::group::{GroupPhase, GroupTask};
+use crate::api::annotation;
+use crate::api::group::{GroupPhase, GroupTask, epoch};
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{InvalidRequest, Request};
 use crate::cluster::groups::{self, Group, GroupRestarts};
@@ -55,6 +56,11 @@ impl Watched {
             return Some((key, PodRequest { uid: None, held, group: Some(task), request: Ok(request) }));
         }
         let request = annotated?;
+        // Refused now, it would replace the status of a group restart that has ended on the pod, which would begin again.
+        let is_preparing = |group: &Arc<Group>| group.phase == GroupPhase::Prepare && group.has(pod.member());
+        if request.is_err() && groups.iter().any(is_preparing) {
+            return None;
+        }
         Some((key, PodRequest { uid: None, held: is_under_way(), group: None, request }))
     }
 
@@ -72,11 +78,16 @@ impl Watched {
             return None;
         }
         let reported = self.answers.reported(key);
-        let first = groups::first(own, reported.as_ref())?;
+        let first = groups::first(own, reported.as_ref(), epoch(pod.annotation(annotation::GROUP_EPOCH)))?;
         let annotated = annotated.and_then(|request| request.as_ref().ok());
-        let ended = annotated.filter(|one| reported.is_some_and(|status| status.has_ended(&one.id)));
-        let ended_request = ended.map(|one| one.id.clone()).unwrap_or_default();
-        let task = GroupTask { ended_request, ..first.task.clone() };
+        let ended = annotated.zip(reported.as_ref()).filter(|(one, status)| status.has_ended(&one.id)).map(
+            |(one, status)| GroupTask {
+                ended_request: one.id.clone(),
+                ended_phase: status.ended_phase(&one.id),
+                ..first.task.clone()
+            },
+        );
+        let task = ended.unwrap_or_else(|| first.task.clone());
         Some((first.phase, task, first.request.clone()))
     }
 }

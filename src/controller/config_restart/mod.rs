@@ -60,10 +60,19 @@ impl Options {
 /// Kind, namespace and name of an object that a workload names.
 type ObjectKey = (Source, String, String);
 
+/// An object that workloads name.
+struct WatchedObject {
+    watched: Watched,
+    /// When the API server was last asked why it does not return the object.
+    asked: Instant,
+    /// The API server refused to return it.
+    refused: bool,
+}
+
 struct Changes {
     server: Server,
     subjects: Subjects,
-    watched: BTreeMap<ObjectKey, (Watched, Instant)>,
+    watched: BTreeMap<ObjectKey, WatchedObject>,
     /// The open changes, by the uid of the workload.
     open: HashMap<String, Change>,
     events: Events,
@@ -204,15 +213,24 @@ impl Changes {
     /// The cached content of an object that the workload names.
     async fn content(&mut self, subject: &Subject, reference: &Reference) -> Content {
         let server = &self.server;
-        let (watched, asked) = self.watched.entry(object_key(subject, reference)).or_insert_with(|| {
+        let key = object_key(subject, reference);
+        let object = self.watched.entry(key.clone()).or_insert_with(|| {
             let watched = Watched::new(server, reference.source, &subject.namespace, &reference.name);
-            (watched, Instant::now())
+            WatchedObject { watched, asked: Instant::now(), refused: false }
         });
-        let content = watched.content();
-        if content == Content::Unknown && asked.elapsed() >= READ_TIMEOUT {
-            *asked = Instant::now();
+        let content = object.watched.content();
+        if content != Content::Unknown {
+            object.refused = false;
+            return content;
+        }
+        if object.asked.elapsed() >= READ_TIMEOUT {
+            object.asked = Instant::now();
             let error = server.unreadable(reference.source, &subject.namespace, &reference.name).await;
-            if let Some(error) = error.filter(|error| !error.class().is_unavailable()) {
+            let is_unavailable = error.as_ref().is_some_and(|error| error.class().is_unavailable());
+            if !is_unavailable {
+                object.refused = error.is_some();
+            }
+            if let Some(error) = error.filter(|_| !is_unavailable) {
                 let grant = match reference.source {
                     Source::ConfigMap => "",
                     Source::Secret => " (apply daemonset/change-secrets to permit it for Secrets)",
@@ -223,7 +241,8 @@ impl Changes {
                 self.report(subject, "ConfigurationUnreadable", true, note).await;
             }
         }
-        content
+        let is_refused = self.watched.get(&key).is_some_and(|object| object.refused);
+        if is_refused { Content::Unreadable } else { Content::Unknown }
     }
 
     async fn record_failure(&mut self, subject: &Subject, error: &Error) {

@@ -23,7 +23,7 @@ use crate::controller::pods;
 use crate::controller::queue::Outcome;
 use crate::controller::workloads::Context;
 use crate::controller::workloads::cache::kinds::CachedClaim;
-use crate::controller::workloads::cache::{Deletion, Key, Made, PodEntry, Workload};
+use crate::controller::workloads::cache::{Deletion, Key, Made, PodEntry, RunOwner, Workload};
 use crate::hook::check::prepare;
 use crate::podtask::task::PodTask;
 use crate::podtask::write::{PodPatch, VersionedRef};
@@ -87,6 +87,10 @@ pub(super) struct Applier<'a> {
     pub(super) failure: Option<(bool, String)>,
     /// The name of a revision is taken by a `ControllerRevision` of another owner.
     collided: bool,
+    /// No revision could be written, so that nothing else was done.
+    without_revision: bool,
+    /// A write was not done that a retry consists of.
+    retry_failed: bool,
     made: Vec<Made>,
     unconfirmed: Vec<VersionedRef>,
 }
@@ -109,20 +113,23 @@ impl<'a> Applier<'a> {
             stale: false,
             failure: None,
             collided: false,
+            without_revision: false,
+            retry_failed: false,
             made: Vec::new(),
             unconfirmed: Vec::new(),
         }
     }
 
     /// Applies all actions, several of one kind at the same time. A failed write stops neither the other writes
-    /// nor the status; it only skips the last two kinds (`ClearResume`, `ClearRetry`). If no revision can be
-    /// written, no later action is applied. If a whole batch of creations fails (because of a quota, for
-    /// example), the rest of that kind is not tried.
+    /// nor the status. `ClearResume` is skipped if the status keeps its steps, and `ClearRetry` if a write of the
+    /// retry was not done. If no revision can be written, no later action is applied. If a whole batch of creations
+    /// fails (because of a quota, for example), the rest of that kind is not tried.
     pub(super) async fn carry_out(&mut self, actions: &[Action]) {
         for alike in actions.chunk_by(|one, other| discriminant(one) == discriminant(other)) {
-            let last = matches!(alike[0], Action::ClearResume | Action::ClearRetry);
-            if last && (self.failure.is_some() || self.stale) {
-                continue;
+            match alike[0] {
+                Action::ClearResume if self.keeps_steps() => continue,
+                Action::ClearRetry if self.retry_failed => continue,
+                _ => {}
             }
             let mut size = FIRST_AT_ONCE;
             let mut rest = alike;
@@ -138,7 +145,10 @@ impl<'a> Applier<'a> {
                     self.note(action, done).await;
                 }
                 match now[0] {
-                    Action::WriteRevision(..) if none => return,
+                    Action::WriteRevision(..) if none => {
+                        self.without_revision = true;
+                        return;
+                    }
                     Action::CreateClaim { .. } | Action::CreatePod { .. } | Action::CreateRun(_) if none => {
                         break;
                     }
@@ -168,6 +178,7 @@ impl<'a> Applier<'a> {
             }
             Ok(Done::Exists) | Err(Not::Stale) => {
                 self.stale = true;
+                self.retry_failed |= action.retries();
                 return;
             }
             Err(Not::Unknown(pod, error)) => {
@@ -186,6 +197,7 @@ impl<'a> Applier<'a> {
         match error {
             None => self.count(action),
             Some(error) => {
+                self.retry_failed |= action.retries();
                 tracing::info!("{}: {error}", self.key);
                 self.failure.get_or_insert_with(|| (action.scales(), error));
             }
@@ -196,11 +208,19 @@ impl<'a> Applier<'a> {
     pub(super) fn amended(&self, mut report: Report, now: Timestamp) -> Report {
         report.collisions = report.collisions.saturating_add(self.collided.into());
         let before = &self.workload.report;
+        if self.keeps_steps() {
+            report.steps = before.steps.clone();
+        }
         match &self.failure {
             Some((scaling, error)) => report.after_failure(before, *scaling, error, now),
-            None if self.stale => Report { steps: before.steps.clone(), ..report },
             None => report,
         }
+    }
+
+    /// True if the steps stay as the last status has them: something was not in the state that they were decided by, or
+    /// nothing was done. A write that failed is no reason: the next step does not depend on it, and it may fail for hours.
+    fn keeps_steps(&self) -> bool {
+        self.stale || self.without_revision
     }
 
     /// The outcome for the queue. Waits until the caches contain everything that was created.
@@ -458,8 +478,26 @@ impl<'a> Applier<'a> {
         let done = self.context.server.create_hook_run(&object).await;
         self.context.metrics.wrote("create", &done);
         match done {
-            Err(error) if error.class() != Class::Refused => Err(Not::Failed(chain(&error))),
-            _ => Ok(Done::Made(Made::Run(run.name.clone()))),
+            Ok(_) => Ok(Done::Made(Made::Run(run.name.clone()))),
+            Err(error) if error.class() == Class::Refused => self.existing_run(run, &error).await,
+            Err(error) => Err(Not::Failed(chain(&error))),
+        }
+    }
+
+    /// The result where a `HookRun` of the name exists. One that nobody controls any more is deleted if it was made for the same
+    /// purpose: the workload that made it was deleted without its pods.
+    async fn existing_run(&self, run: &NewHookRun, error: &Error) -> Result<Done, Not> {
+        let (spec, cache) = (&self.workload.spec, &self.context.cache);
+        let made = Made::Run(run.name.clone());
+        if !cache.wait_for(&spec.namespace, &made, UNTIL_SEEN).await {
+            return Err(Not::Failed(format!("{}: if it is not of {}, delete it", chain(error), self.key)));
+        }
+        match cache.run_owner(spec, run) {
+            RunOwner::Workload => Ok(Done::Made(made)),
+            RunOwner::Nobody => self.delete_run(&run.name).await.and(Err(Not::Stale)),
+            RunOwner::Other => {
+                Err(Not::Failed(format!("HookRun {} is not of {}: delete it", run.name, self.key)))
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! Unit tests: what is written and read, and which files are not used.
 
+use serde_json::json;
+
 use super::*;
 use crate::api::status::Phase;
 
@@ -33,6 +35,34 @@ fn an_entry_comes_back_as_it_was_written() {
     journal.write(&entry).unwrap();
     assert_eq!(journal.load(&pod("a")).unwrap(), entry);
     assert!(entry.has_finished("one") && !entry.has_finished("two"));
+}
+
+/// The status of a request has only its own containers.
+#[test]
+fn what_operations_have_ended_is_known_after_requests_for_other_containers() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = Journal::open(folder.path()).unwrap();
+    let of = |id: &str, name: &str, stopped: bool| {
+        let stopped_at = if stopped { json!("2026-11-20T10:00:00Z") } else { json!(null) };
+        let report = json!({"name": name, "action": "Restart", "engine": "Stop", "stoppedAt": stopped_at,
+            "from": {"image": "", "imageID": "", "containerID": format!("{name}-{id}"), "attempt": 0}});
+        Status { containers: vec![serde_json::from_value(report).unwrap()], ..status(id) }
+    };
+    let mut entry = Entry::new(pod("a"));
+    for ended in [of("1", "app", true), of("2", "side", true), of("3", "app", false)] {
+        entry.conclude(ended);
+        journal.write(&entry).unwrap();
+        entry = journal.load(&pod("a")).unwrap();
+    }
+    let ended = |entry: &Entry, name: &str| entry.ended(name).map(|ended| ended.id);
+    assert_eq!(
+        (ended(&entry, "app").as_deref(), ended(&entry, "side").as_deref()),
+        (Some("app-1"), Some("side-2"))
+    );
+    let late =
+        Status { finished_at: Some("2026-11-20T10:20:00Z".parse().unwrap()), ..of("4", "side", false) };
+    entry.conclude(late);
+    assert_eq!((ended(&entry, "app"), ended(&entry, "side")), (None, None), "too long ago to matter");
 }
 
 #[test]

@@ -17,7 +17,7 @@ const START: GroupSignal = GroupSignal::Phase(GroupPhase::Start);
 
 fn task(barrier: bool) -> GroupTask {
     let (rollout, ended_request) = ("r-1".to_owned(), String::new());
-    GroupTask { rollout, epoch: 3, barrier, barrier_timeout_seconds: 60, ended_request }
+    GroupTask { rollout, epoch: 3, barrier, barrier_timeout_seconds: 60, ended_request, ended_phase: None }
 }
 
 fn bench(text: &str, barrier: bool) -> Bench {

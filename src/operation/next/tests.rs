@@ -481,6 +481,20 @@ fn the_handler_is_begun_once_and_the_stop_gets_what_it_left() {
     }
 }
 
+/// On an overloaded node an observation takes longer than a pulled image is assumed to be there.
+#[test]
+fn an_image_that_was_pulled_before_a_slow_observation_is_not_pulled_for_ever() {
+    let mut bench = bench(SWAP);
+    let mut outcome = None;
+    while outcome.is_none() {
+        bench.snapshot.observed_at = Some(bench.now);
+        bench.now += SignedDuration::from_secs(3);
+        outcome = bench.step(&mut |_, _| Answer::Obey);
+    }
+    assert_eq!(outcome, Some(Outcome::Succeeded), "{:?}", bench.log);
+    assert!(bench.log.iter().filter(|line| line.starts_with("Pull")).count() <= 3, "{:?}", bench.log);
+}
+
 #[test]
 fn the_deadline_ends_it_untouched_or_rolls_it_back() {
     // No call gets a response: nothing was touched.

@@ -474,6 +474,25 @@ fn what_was_made_here_gives_way_to_a_twin_that_its_kubelet_started() {
     }
 }
 
+/// Without a fence that runs, a kubelet collects the old instance, counts from 0 again, and starts its own while ours starts.
+#[test]
+fn what_was_made_here_gives_way_to_a_twin_that_its_kubelet_numbers_anew() {
+    let (mut bench, mut is_there) = (Bench::new("restart app", pod(Owner::Kubelet)), false);
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() == Verb::Start && !is_there {
+            is_there = true;
+            snapshot.containers.retain(|instance| instance.name != "app" || instance.id == "app-3");
+            let (twin, created_at) = (instance("app", 0, State::Running), at(60_000));
+            snapshot.containers.push(Container { created_at, started_at: Some(created_at), ..twin });
+        }
+        Answer::Obey
+    });
+    assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+    assert!(bench.log.contains(&"Stop app-3".to_owned()), "{:?}", bench.log);
+    let running = bench.snapshot.running("app");
+    assert_eq!((running.len(), running[0].attempt), (1, 0));
+}
+
 #[test]
 fn while_it_starts_its_fence_is_made_again_and_nothing_else() {
     let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));

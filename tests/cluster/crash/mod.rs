@@ -71,7 +71,8 @@ impl CrashFixture {
 
     /// Creates pods for these ways, ready for the first request.
     fn create_pods<'a>(&'a self, ways: &[Way]) -> Vec<TestedPod<'a>> {
-        let tested_pods: Vec<_> = ways.iter().map(|way| TestedPod::create(&self.cluster, *way)).collect();
+        let tested_pods: Vec<_> =
+            ways.iter().map(|way| TestedPod::create(&self.cluster, *way, self.monitor.seen())).collect();
         tested_pods.iter().for_each(TestedPod::wait_ready);
         prepare(&tested_pods);
         tested_pods

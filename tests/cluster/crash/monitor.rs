@@ -1,7 +1,8 @@
 //! Polls all containers of a node all the time, and records whether two instances of one container ever run at
-//! once.
+//! once, and where a kubelet counts the instances of a container from 0 again.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -10,8 +11,12 @@ use std::{
 };
 
 use inplace::{
-    api::annotation::HOLDER,
-    cri::{client::Client, endpoint::Endpoint, proto::v1::ContainerState},
+    api::annotation::{HOLDER, OPERATION},
+    cri::{
+        client::Client,
+        endpoint::Endpoint,
+        proto::v1::{Container, ContainerState},
+    },
 };
 use tokio::{task::JoinHandle, time::sleep};
 
@@ -26,10 +31,33 @@ pub(super) struct ContainerMonitor {
     polling: JoinHandle<()>,
 }
 
+/// What a monitor has recorded.
 #[derive(Debug, Default)]
-struct Seen {
+pub(super) struct Seen {
     observations: AtomicUsize,
     doubles: Mutex<Vec<String>>,
+    first_attempts: Mutex<FirstAttempts>,
+}
+
+/// By sandbox and name of a container: the attempts 0 that a kubelet created, as seconds and ids.
+type FirstAttempts = BTreeMap<(String, String), BTreeSet<(u64, String)>>;
+
+impl Seen {
+    /// When a kubelet created an instance of the container with the attempt 0 again, in seconds.
+    pub(super) fn counted_anew(&self, sandbox: &str, name: &str) -> Vec<u64> {
+        let key = (sandbox.to_owned(), name.to_owned());
+        let all = self.first_attempts.lock().unwrap();
+        all.get(&key).into_iter().flatten().skip(1).map(|(at, _)| *at).collect()
+    }
+
+    fn record_first_attempt(&self, container: &Container) {
+        let Some(metadata) = container.metadata.as_ref().filter(|metadata| metadata.attempt == 0) else {
+            return;
+        };
+        let key = (container.pod_sandbox_id.clone(), metadata.name.clone());
+        let at = u64::try_from(container.created_at).unwrap() / 1_000_000_000;
+        self.first_attempts.lock().unwrap().entry(key).or_default().insert((at, container.id.clone()));
+    }
 }
 
 impl ContainerMonitor {
@@ -38,6 +66,11 @@ impl ContainerMonitor {
         let seen = Arc::<Seen>::default();
         let polling = runtime().spawn(watch(endpoint, Arc::clone(&seen)));
         Self { seen, polling }
+    }
+
+    /// What is recorded, now and later.
+    pub(super) fn seen(&self) -> Arc<Seen> {
+        Arc::clone(&self.seen)
     }
 
     pub(super) fn assert_clean(&self) {
@@ -60,6 +93,13 @@ async fn watch(endpoint: Endpoint, seen: Arc<Seen>) {
         // A runtime that is unavailable returns nothing.
         let Ok(containers) = client.containers(None).await else { continue };
         seen.observations.fetch_add(1, Ordering::Relaxed);
+        let labels = |container: &&Container| {
+            [HOLDER, OPERATION].iter().any(|label| container.labels.contains_key(*label))
+        };
+        containers
+            .iter()
+            .filter(|container| !labels(container))
+            .for_each(|container| seen.record_first_attempt(container));
         let mut running: Vec<_> = containers
             .iter()
             .filter(|container| container.state() == ContainerState::ContainerRunning)

@@ -5,6 +5,7 @@ use std::{
     fmt::Write as _,
     fs,
     ops::RangeInclusive,
+    sync::Arc,
 };
 
 use inplace::api::status::{Phase, Status};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::{state, status},
     cluster::Cluster,
-    crash::{LONG, back_off},
+    crash::{LONG, back_off, monitor::Seen},
     pod::{Pod, container, is, is_ready},
     support::facts::Facts,
     support::wait::{eventually, eventually_or},
@@ -89,6 +90,8 @@ pub(super) struct TestedPod<'a> {
     /// Maximum number of instances that were lost before they wrote their line, because the runtime or the kubelet died during
     /// their start.
     pub(super) lost: Cell<u32>,
+    /// What is recorded about the containers of the node.
+    seen: Arc<Seen>,
     /// When the node's kubelet was restarted, in seconds.
     kubelets: RefCell<Vec<u64>>,
     /// Number of requests so far.
@@ -124,7 +127,7 @@ impl std::fmt::Debug for Ask {
 }
 
 impl<'a> TestedPod<'a> {
-    pub(super) fn create(cluster: &'a Cluster, way: Way) -> Self {
+    pub(super) fn create(cluster: &'a Cluster, way: Way, seen: Arc<Seen>) -> Self {
         let mut spec = "terminationGracePeriodSeconds: 2\n".to_owned();
         if way == Way::Drain {
             spec += "readinessGates: [{conditionType: InPlaceUpdateReady}]\n";
@@ -150,6 +153,7 @@ impl<'a> TestedPod<'a> {
             way,
             tries: Cell::new(3),
             lost: Cell::new(0),
+            seen,
             kubelets: RefCell::default(),
             cycle: Cell::new(0),
         }
@@ -226,6 +230,10 @@ impl<'a> TestedPod<'a> {
         let instances =
             self.holds(ask, what, |starts| self.way.are_right(&old.version, starts, self.tries.get()), stops);
         let new = instances.running(&ask.name);
+        // Log shippers find its log by this link, whoever created the container.
+        let link = format!("var/log/containers/{}_default_{}-{}.log", self.pod.name, ask.name, new.id);
+        let link = self.pod.cluster.node().dir.join(link);
+        eventually(&format!("{what}: {}", link.display()), || link.is_symlink().then_some(()));
         let report = &reported.containers[0];
         assert_eq!(report.from.container_id, old.id, "{what}");
         if reported.phase == Phase::Succeeded {
@@ -277,10 +285,10 @@ impl<'a> TestedPod<'a> {
         });
         let crashed: Vec<_> =
             starts(&after).iter().filter(|start| start.version == "v3").map(|start| start.at).collect();
-        let kubelets = self.kubelets.borrow();
+        let (kubelets, anew) = (self.kubelets.borrow(), self.seen.counted_anew(&before.sandbox, name));
         assert!(
-            back_off::allows(&crashed, &kubelets),
-            "{what}: not all of {crashed:?} are the kubelet's own, kubelets since {kubelets:?}"
+            back_off::allows(&crashed, &kubelets, &anew),
+            "{what}: not all of {crashed:?} are the kubelet's own, kubelets since {kubelets:?}, attempts 0 at {anew:?}"
         );
         let started = u32::try_from(starts(&after).len()).unwrap();
         let (attempt, old) = (after.running(name).attempt, before.running(name));

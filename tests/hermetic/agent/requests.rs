@@ -149,3 +149,38 @@ async fn what_cannot_be_read_is_refused_once() {
     assert_eq!(fixture.events(2).await.len(), 2);
     assert_eq!(fixture.api.writes().len(), 2, "{:#?}", fixture.api.writes());
 }
+
+/// Each of them would replace the status of the other, and be carried out again.
+#[tokio::test]
+async fn what_cannot_be_read_waits_for_the_group_restart_that_was_refused() {
+    let fixture = Arc::new(Fixture::found().await);
+    for name in ["web-0", "web-1"] {
+        fixture.pod(name);
+    }
+    fixture.api.edit("shop", "web-0", |pod| pod["metadata"]["labels"]["app"] = json!("train"));
+    fixture.pod_request("web-0", Some("reboot app"));
+    fixture.api.put(json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+        "metadata": {"namespace": "shop", "name": "train", "uid": "r-1", "labels": {(annotation::TOGETHER): "true"}},
+        "spec": {"target": {"selector": {"matchLabels": {"app": "train"}}}, "strategy": "Together",
+            "containers": [{"name": "nobody"}], "together": {"onUnprepared": "Skip"}},
+        "status": {"phase": "Running", "group": {"epoch": 1, "phase": "Prepare", "prepareAt": "2026-11-20T10:00:00Z"}}}));
+    fixture.kubelet("web-1");
+    let _agent = fixture.agent().await;
+    fixture.reported("web-0", "r-1", "Refused").await;
+    // Another request proves that the agent has reconciled the pod again.
+    fixture.api.edit("shop", "web-0", |pod| pod["metadata"]["labels"]["more"] = json!("1"));
+    fixture.pod_request("web-1", Some("restart app"));
+    fixture.reported("web-1", "text-", "Succeeded").await;
+    assert_eq!(fixture.status("web-0").unwrap()["id"], "r-1");
+    let writes = fixture.api.writes();
+    assert_eq!(
+        writes.iter().filter(|call| call.starts_with("PATCH pod shop/web-0")).count(),
+        1,
+        "{writes:#?}"
+    );
+    // When it is over, the user learns that the request is not valid.
+    fixture
+        .api
+        .edit_of("inplacerollouts", "shop", "train", |rollout| rollout["status"]["phase"] = json!("Failed"));
+    fixture.reported("web-0", "", "Refused").await;
+}

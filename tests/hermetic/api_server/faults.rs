@@ -39,6 +39,7 @@ const KNOWN: &[&str] = &[
     "PATCH gamedeployment",
     "PATCH gamedeployment/status",
     "PATCH inplacerollout/status",
+    "POST inplacerollout",
     "PATCH containerrecreaterequest/status",
     "GET controllerrevision",
     "POST controllerrevision",

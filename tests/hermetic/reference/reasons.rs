@@ -18,7 +18,7 @@ const NAMES: &str = r#"call!\(|debug_(struct|tuple)|write_str|named\("|forbidden
 
 /// Words in the sources that look like a reason and are none.
 const OTHERS: &str = "
-AllContainersRestarting Always AlwaysAllow Authorization Available Away Bound Cancelled Chosen ClaimTemplate CloneSet ContainerRecreateRequest
+AllContainersRestarting AlreadyExists Always AlwaysAllow Authorization Available Away Bound Cancelled Chosen ClaimTemplate CloneSet ContainerRecreateRequest
 ContainerRecreateRequests ContainersReady ClusterFirst ConfigMap Deferred DeleteGuard DeletionByTaintManager Deployment DisruptionTarget
 DoesNotExist Dropped Ei Equal Error Exists Fail Failure False FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun
 HostIP IfNotPresent Ignore In Infeasible InPlace ControllerRevisions GameDeployments GameStatefulSets

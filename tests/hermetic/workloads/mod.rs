@@ -7,6 +7,7 @@ mod another;
 mod budgets;
 mod claims;
 mod definitions;
+mod denied;
 mod faults;
 mod owners;
 mod pages;

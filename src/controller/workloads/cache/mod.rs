@@ -24,6 +24,7 @@ use crate::cluster::trim::{self, Trimmed};
 use crate::controller::nodes::NodeCache;
 use crate::controller::reconciler::Changes;
 use crate::podtask::write::VersionedRef;
+use crate::workload::action::NewHookRun;
 use crate::workload::adoption::{self, Candidate, PodOwnership, ownership};
 use crate::workload::claims::Claims;
 use crate::workload::hooks::{HookTemplates, Run, TemplateState};
@@ -95,6 +96,17 @@ pub(crate) enum Made {
     Run(String),
     /// A volume claim of this name.
     Claim(String),
+}
+
+/// Who controls a HookRun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunOwner {
+    /// The workload.
+    Workload,
+    /// Nobody, and it was made for a workload.
+    Nobody,
+    /// Another owner, or it was not made for a workload.
+    Other,
 }
 
 impl Workloads {
@@ -207,6 +219,18 @@ impl Workloads {
     /// The HookRuns of the workload.
     pub(crate) fn runs(&self, spec: &WorkloadSpec) -> Vec<Run> {
         self.runs.group(&spec.uid).iter().filter_map(|cached| cached.value.0.clone()).collect()
+    }
+
+    /// Who controls the HookRun of the name that `new` would have.
+    pub(crate) fn run_owner(&self, spec: &WorkloadSpec, new: &NewHookRun) -> RunOwner {
+        let Some(cached) = self.runs.get(&trim::key(&spec.namespace, &new.name)) else {
+            return RunOwner::Other;
+        };
+        match trim::controller(&cached.meta) {
+            Some(owner) if owner.uid == spec.uid => RunOwner::Workload,
+            None if cached.value.0.as_ref().is_some_and(|run| new.has_purpose_of(run)) => RunOwner::Nobody,
+            _ => RunOwner::Other,
+        }
     }
 
     /// The uid of the HookRun of this name.

@@ -222,6 +222,26 @@ fn an_ordered_set_grows_and_shrinks_one_by_one() {
     assert!(sight.decide(&fewer).deleted().is_empty(), "web-2 is not gone yet");
 }
 
+/// A scale-in by several pods, of which the highest one waits for its hook, is no reason to update several at once, and
+/// no reason to update pods that are about to go.
+#[test]
+fn an_ordered_set_is_updated_one_by_one_while_pods_leave() {
+    let draft = stateful_set()
+        .with("/replicas", json!(8))
+        .with("/updateStrategy", json!({"type": "InplaceUpdate"}))
+        .with("/preDeleteUpdateStrategy", json!({"hook": {"templateName": "test"}}));
+    let names: Vec<_> = (0..8).map(|ordinal| format!("web-{ordinal}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut sight = sight(&names, &draft.revision());
+    let fewer = draft.image("app:2").with("/replicas", json!(5));
+    for _ in 0..4 {
+        step(&mut sight, &fewer);
+    }
+    let tasks: Vec<_> =
+        sight.pods.iter().filter(|pod| pod.task.is_some()).map(|pod| pod.name.as_str()).collect();
+    assert_eq!(tasks, ["web-4", "web-7"], "one to update, one to remove");
+}
+
 #[test]
 fn hooks_of_pods_that_are_gone_go() {
     let mut sight = sight(&FIVE, &seed(5).revision());
@@ -286,10 +306,12 @@ fn each_pod_gets_a_number_that_no_other_one_has() {
         .annotated(workload_key::INDEX_ON, "true")
         .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":102}"#)
         .with("/replicas", json!(4));
-    let mut sight = sight(&["web-a"], &draft.revision());
-    // A pod that is being deleted still holds its number.
+    let mut sight = sight(&["web-a", "web-b"], &draft.revision());
+    // A pod that is being deleted still holds its number, and one that has ended does not.
     sight.pods[0].index = Some(100);
     sight.pods[0].deletion = Some(sight.now);
+    sight.pods[1].index = Some(102);
+    sight.pods[1].phase = PodPhase::Failed;
     let decision = sight.decide(&draft);
     let numbers: Vec<_> = decision
         .actions
@@ -345,4 +367,21 @@ fn of_thousands_of_missing_pods_some_are_created_at_a_time() {
     }
     assert_eq!(created, [(500, true), (500, true), (100, false)]);
     assert!(sight.decide(&draft).created().is_empty());
+}
+
+/// The memory of the controller belongs to the workloads of all users.
+#[test]
+fn billions_of_replicas_need_no_more_than_some_of_them() {
+    let parallel = stateful_set().with("/podManagementPolicy", json!("Parallel"));
+    let in_place = json!({"type": "InplaceUpdate", "rollingUpdate": {"partition": "50%", "maxSurge": 1}});
+    for draft in [deployment(), parallel.clone(), parallel.with("/updateStrategy", in_place)] {
+        let draft = draft.with("/replicas", json!(i32::MAX)).with("/reserveOrders", json!([1, 3]));
+        let mut sight = sight(&["web-0"], &draft.revision());
+        for draft in [draft.clone(), draft.image("app:2")] {
+            let decision = sight.decide(&draft);
+            assert_eq!(decision.created().len(), 500);
+            assert!(decision.requeue_at.is_some_and(|at| at <= sight.now));
+            sight.before = decision.report.unwrap();
+        }
+    }
 }
