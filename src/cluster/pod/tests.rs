@@ -363,6 +363,17 @@ fn the_copy_of_a_static_pod_has_the_uid_of_its_node() {
     assert_eq!((pod.api_uid(), pod.is_mirror()), ("5d1f3a52-9a0c-4a8e-8d2e-2f0c8f1d7b11", true));
 }
 
+/// Its kubelet creates it again, and goes on.
+#[test]
+fn the_deletion_of_a_mirror_pod_is_no_end_of_the_static_pod() {
+    let mut pod = today();
+    pod["metadata"]["deletionTimestamp"] = json!("2026-11-20T11:00:00Z");
+    pod["metadata"]["annotations"] =
+        json!({"kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": "4dd5"});
+    let pod = read(&pod);
+    assert!(pod.is_mirror() && pod.is_deleting() && !pod.declared(true).deleting);
+}
+
 #[test]
 fn what_is_absent_or_null_blinds_nobody() {
     for pod in [

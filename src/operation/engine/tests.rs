@@ -169,6 +169,17 @@ fn a_clone_has_the_environment_of_its_source_if_the_request_allows_it() {
     assert_eq!(choice(&situation, allows).engine, Engine::Respec);
 }
 
+/// The tag refers to another image since: this is a swap, in which the values are the present ones.
+#[test]
+fn a_swap_to_the_image_of_the_spec_has_no_stale_environment() {
+    let situation = cluster(|s| {
+        let app = declared(&mut s.snapshot);
+        (app.env_from_objects, app.image) = (true, "repo/app:v2".to_owned());
+    });
+    let text = r#"{"containers":[{"name":"app","image":"repo/app:v2"}],"allowStaleEnv":true}"#;
+    assert_eq!(ask(text, &situation).unwrap_err().reason(), "EngineUnavailable");
+}
+
 /// A standby is a clone. The container of a swap is created by its kubelet, and never as a clone in its place.
 #[test]
 fn a_standby_has_the_environment_of_its_container_if_the_request_allows_it() {

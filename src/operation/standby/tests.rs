@@ -11,7 +11,7 @@ use crate::operation::fixtures::{
 };
 use crate::operation::outcome::{Outcome, Withdrawal};
 use crate::operation::preflight::Situation;
-use crate::operation::snapshot::RestartPolicy;
+use crate::operation::snapshot::{Owner, RestartPolicy};
 
 const RESTART: &str = r#"{"id":"r","containers":[{"name":"app"}],"order":"StartFirst"}"#;
 const SWAP: &str = r#"{"id":"r","containers":[{"name":"app","image":"repo/app:v2"}],"order":"StartFirst"}"#;
@@ -386,6 +386,20 @@ fn a_pod_that_is_deleted_keeps_no_standby() {
     bench.obey();
     let took = bench.now.duration_since(began).as_secs();
     assert!(is_clean(&bench) && took < 15, "{took} s: {:?}", bench.log);
+}
+
+/// The mirror pod of a static pod is absent for a moment when somebody deletes it.
+#[test]
+fn only_the_standbys_of_a_pod_that_ends_are_stopped_at_once() {
+    let mut bench = bench(RESTART, Kubelet::Watching);
+    while !bench.log.iter().any(|line| line.starts_with("Stop app")) {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.snapshot.absent = true;
+    let terminated = |bench: &Bench| terminated(&bench.operation, &bench.snapshot, bench.now).len();
+    assert_eq!(terminated(&bench), 1);
+    bench.snapshot.sandbox.as_mut().unwrap().owner = Owner::KubeletStatic;
+    assert_eq!(terminated(&bench), 0);
 }
 
 #[test]
