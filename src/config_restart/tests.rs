@@ -183,7 +183,7 @@ fn restarted_is_what_is_named_else_what_uses_it() {
     assert!(of("secret/app", &["secret/app"]).is_empty());
 }
 
-/// The rights to read Secrets are granted separately: without them, the ConfigMaps of the same list are watched.
+/// The rights to read Secrets are granted separately: without them, the `ConfigMaps` of the same list are watched.
 #[test]
 fn an_object_that_may_not_be_read_holds_up_no_other_one() {
     let references = parse("configmap/app,secret/tls").unwrap();

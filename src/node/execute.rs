@@ -57,7 +57,7 @@ pub(super) struct EffectExecutor {
 struct Link {
     /// The ID of the new container.
     id: String,
-    /// The link of the previous container, which must exist.
+    /// The link of the previous container.
     old: PathBuf,
     new: PathBuf,
     target: PathBuf,
@@ -278,7 +278,7 @@ impl EffectExecutor {
     }
 
     /// Creates the symbolic link by which log shippers find a container. A kubelet creates such links only for
-    /// containers that it starts itself; here one is created if the old container had one. Called after the start,
+    /// containers that it starts itself; here one is created where they do (`link_like`). Called after the start,
     /// because an earlier call would prolong the downtime.
     async fn link_log(&mut self, operation: &Operation, container: &str, id: &str) {
         let link = match self.link.take_if(|link| link.id == id) {
@@ -286,8 +286,9 @@ impl EffectExecutor {
             None => self.link_of(operation, container, id).await,
         };
         let Some(Link { old, new, target, .. }) = link else { return };
-        let file = new.display().to_string();
-        if let Err(error) = files::run_blocking(&file, move || files::link_like(&old, &new, &target)).await {
+        let (file, by_kubelet) = (new.display().to_string(), !operation.unsupervised);
+        let linked = move || files::link_like(&old, &new, &target, by_kubelet);
+        if let Err(error) = files::run_blocking(&file, linked).await {
             tracing::warn!(pod = %self.pod, container, %error, "the symbolic link for log shippers could not be created");
         }
     }

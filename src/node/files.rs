@@ -4,7 +4,7 @@
 //! Must not remove or overwrite files that it did not create. Works only on directories that this process sees under
 //! the same path as the runtime; all others are left alone.
 
-use std::fs::{OpenOptions, Permissions};
+use std::fs::{DirEntry, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -61,13 +61,17 @@ pub(super) fn make_termination_log(log: &TerminationLog, attempt: u32) -> io::Re
     Ok(Some(path.to_owned()))
 }
 
-/// Creates `link`, pointing to `target`, if `like` is a link: only then does a log shipper read such links. Returns
-/// whether the link exists now. Blocks on the disk.
+/// Creates `link`, pointing to `target`, if `like` is a link: only then does a log shipper read such links. A kubelet may have
+/// removed `like` with its container; in its pods any other link in the folder is enough (`by_kubelet`), because it creates
+/// one for each container. Returns whether the link exists now. Blocks on the disk.
 ///
 /// # Errors
 /// The error of the file system.
-pub(super) fn link_like(like: &Path, link: &Path, target: &Path) -> io::Result<bool> {
-    if !like.is_symlink() {
+pub(super) fn link_like(like: &Path, link: &Path, target: &Path, by_kubelet: bool) -> io::Result<bool> {
+    let is_link = |entry: io::Result<DirEntry>| entry.is_ok_and(|entry| entry.path().is_symlink());
+    let has_others =
+        || like.parent().and_then(|folder| folder.read_dir().ok()).is_some_and(|mut all| all.any(is_link));
+    if !like.is_symlink() && !(by_kubelet && has_others()) {
         return Ok(false);
     }
     match symlink(target, link) {
@@ -100,10 +104,14 @@ mod tests {
     fn a_link_is_made_only_where_there_was_one() {
         let folder = tempfile::tempdir().unwrap();
         let (like, new) = (folder.path().join("old.log"), folder.path().join("new.log"));
-        assert!(!link_like(&like, &new, Path::new("/t")).unwrap() && !new.is_symlink());
+        let link = |by_kubelet| link_like(&like, &new, Path::new("/t"), by_kubelet).unwrap();
+        assert!(!link(false) && !link(true) && !new.is_symlink());
         symlink("/gone", &like).unwrap();
-        assert!(link_like(&like, &new, Path::new("/t")).unwrap());
-        assert!(link_like(&like, &new, Path::new("/t")).unwrap());
+        assert!(link(false) && link(true));
         assert_eq!(std::fs::read_link(&new).unwrap(), Path::new("/t"));
+        // The kubelet has removed that of the old container.
+        std::fs::rename(&like, folder.path().join("other.log")).unwrap();
+        std::fs::remove_file(&new).unwrap();
+        assert!(!link(false) && link(true) && new.is_symlink());
     }
 }

@@ -186,7 +186,11 @@ impl Sent<'_> {
     pub fn silent_after(self, other: Option<&Status>) -> Timestamp {
         match other.filter(|status| status.group.is_some()) {
             Some(status) if !status.phase.is_terminal() => self.lost_at(),
-            Some(status) => later(status.finished_at.map_or(self.at, |end| end.max(self.at)), ANSWER_TIMEOUT),
+            // The clock of a node may be wrong.
+            Some(status) => {
+                let since = status.finished_at.map_or(self.at, |end| end.max(self.at));
+                later(since, ANSWER_TIMEOUT).min(self.lost_at())
+            }
             None => self.silent_at(),
         }
     }
@@ -291,6 +295,8 @@ mod tests {
         let over = group(Phase::Succeeded, Some(1300), ("", None));
         assert_eq!(state(&over, 1419), TaskState::Busy { touched: false });
         assert_eq!(end(state(&over, 1420)), (Stage::Unanswered, NO_AGENT.into()));
+        let ahead = group(Phase::Succeeded, Some(9000), ("", None));
+        assert_eq!(end(state(&ahead, 1720)).1, NO_AGENT);
         // An end long before the request delays nothing.
         assert_eq!(end(state(&group(Phase::Succeeded, Some(10), ("", None)), 1120)).1, NO_AGENT);
         let done = group(Phase::Running, None, ("5d7-3", Some(Phase::Succeeded)));

@@ -8,8 +8,7 @@ use crate::api::container_recreate_request::{
     ContainerRecreateRequestStatus, ContainerRecreateState, RecreatePhase,
 };
 use crate::api::request::MAX_CONTAINERS;
-use crate::api::status::Phase;
-use crate::podtask::state::{End, TaskState};
+use crate::podtask::state::{End, Stage, TaskState};
 use crate::podtask::time::{later, whole_seconds};
 use crate::podtask::write::{Event, PodPatch};
 use crate::recreate_request::states::{cut, outcome, own_answer, states, summary};
@@ -210,10 +209,12 @@ fn ended(
     end: &End,
     now: Timestamp,
 ) -> Decision {
-    let succeeded = own_answer(pod, record).filter(|answer| answer.phase == Phase::Succeeded);
-    let message = succeeded.map_or_else(|| end.line(), |answer| answer.message.clone());
+    // The answer of a success may have been replaced by that of a group restart.
+    let succeeded = end.stage == Stage::Done;
+    let answer = own_answer(pod, record).filter(|_| succeeded);
+    let message = answer.map_or_else(|| end.line(), |answer| answer.message.clone());
     for state in &mut states {
-        if succeeded.is_some() {
+        if succeeded {
             (state.phase, state.is_killed) = (Some(RecreatePhase::Succeeded), true);
         } else if state.phase != Some(RecreatePhase::Succeeded) {
             (state.phase, state.message) = (Some(RecreatePhase::Failed), cut(&message));

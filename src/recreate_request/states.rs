@@ -2,8 +2,8 @@
 //! has written, before it is checked.
 
 use crate::api::container_recreate_request::{ContainerRecreateState, RecreatePhase};
-use crate::api::status::{Phase, Status};
-use crate::podtask::state::End;
+use crate::api::status::Status;
+use crate::podtask::state::{End, Stage};
 use crate::recreate_request::{Outcome, Pod, PodRecord, RecreateRequest, terms};
 
 /// The longest message of a status, in characters.
@@ -42,10 +42,10 @@ pub(super) fn states(
 
 /// The outcome of the request in `record`, which has ended.
 pub(super) fn outcome(pod: &Pod, record: &PodRecord, end: &End) -> Outcome {
-    let answer = own_answer(pod, record);
-    if answer.is_some_and(|answer| answer.phase == Phase::Succeeded) {
+    if end.stage == Stage::Done {
         return Outcome { failure: String::new(), is_killed: true };
     }
+    let answer = own_answer(pod, record);
     let stopped = answer.is_some_and(|answer| answer.containers.iter().any(|one| one.stopped_at.is_some()));
     let line = end.line();
     let failure = if line.is_empty() { "it failed".to_owned() } else { cut_to(&line, MAX_FAILURE) };

@@ -101,6 +101,20 @@ fn an_object_becomes_one_request_and_its_answer_the_status() {
     let states: Vec<_> = states.map(|state| (state.name.as_str(), state.phase, state.is_killed)).collect();
     let succeeded = Some(RecreatePhase::Succeeded);
     assert_eq!(states, [("side", succeeded, true), ("app", succeeded, true)]);
+
+    // The same when the status of a group restart has replaced that of the request.
+    let replaced = patched(&patch, |pod| {
+        let group = json!({"id": "g", "phase": "Running", "step": null, "reason": "", "message": "", "startedAt": null,
+            "finishedAt": null, "containers": [],
+            "group": {"epoch": 1, "endedRequest": "recreate-u-1", "endedPhase": "Succeeded"}});
+        pod["metadata"]["annotations"]["inplace.dev/status"] = json!(group.to_string());
+    });
+    let ended = decide(&object, Some(&replaced), at(25)).status.unwrap();
+    let states = ended.container_recreate_states.iter();
+    assert!(
+        states.clone().count() == 2
+            && states.clone().all(|state| state.phase == succeeded && state.is_killed)
+    );
 }
 
 #[test]

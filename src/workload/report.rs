@@ -236,12 +236,19 @@ impl Report {
         }
     }
 
-    /// The report after a write failed with `error`.
+    /// The report after a write failed with `error`. The time of the last progress is that of the report `before`, if given: a
+    /// write that failed is no progress, and what did succeed shows in the pods.
     #[must_use]
-    pub fn after_failure(mut self, before: &Self, scaling: bool, error: &str, now: Timestamp) -> Self {
-        // A write that failed is no progress; what did succeed shows in the pods.
+    pub fn after_failure(
+        mut self,
+        before: Option<&Self>,
+        scaling: bool,
+        error: &str,
+        now: Timestamp,
+    ) -> Self {
         let reason = |report: &Self| report.progressing().map(|condition| condition.reason.clone());
-        if let Some(last) = before.progressing().and_then(|condition| condition.last_update_time)
+        if let Some(before) = before
+            && let Some(last) = before.progressing().and_then(|condition| condition.last_update_time)
             && reason(&self) == reason(before)
         {
             self.set_last_progress(Some(last));
@@ -284,8 +291,7 @@ mod tests {
 
     #[test]
     fn a_write_that_failed_is_reported() {
-        let reported =
-            Report::default().after_failure(&Report::default(), true, "quota", Timestamp::UNIX_EPOCH);
+        let reported = Report::default().after_failure(None, true, "quota", Timestamp::UNIX_EPOCH);
         assert_eq!(
             (reported.conditions[0].kind.as_str(), reported.conditions[0].status.as_str()),
             ("ScaleFailed", "True")

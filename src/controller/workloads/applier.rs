@@ -71,6 +71,15 @@ enum Not {
     Failed(String),
 }
 
+/// What was not done that later writes depend on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Undone {
+    /// The write of a revision, so that nothing else was done.
+    revision: bool,
+    /// A write that a retry consists of.
+    retry: bool,
+}
+
 /// The writes of one reconciliation.
 pub(super) struct Applier<'a> {
     pub(super) context: &'a Context,
@@ -87,10 +96,7 @@ pub(super) struct Applier<'a> {
     pub(super) failure: Option<(bool, String)>,
     /// The name of a revision is taken by a `ControllerRevision` of another owner.
     collided: bool,
-    /// No revision could be written, so that nothing else was done.
-    without_revision: bool,
-    /// A write was not done that a retry consists of.
-    retry_failed: bool,
+    undone: Undone,
     made: Vec<Made>,
     unconfirmed: Vec<VersionedRef>,
 }
@@ -113,8 +119,7 @@ impl<'a> Applier<'a> {
             stale: false,
             failure: None,
             collided: false,
-            without_revision: false,
-            retry_failed: false,
+            undone: Undone::default(),
             made: Vec::new(),
             unconfirmed: Vec::new(),
         }
@@ -128,7 +133,7 @@ impl<'a> Applier<'a> {
         for alike in actions.chunk_by(|one, other| discriminant(one) == discriminant(other)) {
             match alike[0] {
                 Action::ClearResume if self.keeps_steps() => continue,
-                Action::ClearRetry if self.retry_failed => continue,
+                Action::ClearRetry if self.undone.retry => continue,
                 _ => {}
             }
             let mut size = FIRST_AT_ONCE;
@@ -146,7 +151,7 @@ impl<'a> Applier<'a> {
                 }
                 match now[0] {
                     Action::WriteRevision(..) if none => {
-                        self.without_revision = true;
+                        self.undone.revision = true;
                         return;
                     }
                     Action::CreateClaim { .. } | Action::CreatePod { .. } | Action::CreateRun(_) if none => {
@@ -178,7 +183,7 @@ impl<'a> Applier<'a> {
             }
             Ok(Done::Exists) | Err(Not::Stale) => {
                 self.stale = true;
-                self.retry_failed |= action.retries();
+                self.undone.retry |= action.retries();
                 return;
             }
             Err(Not::Unknown(pod, error)) => {
@@ -197,7 +202,7 @@ impl<'a> Applier<'a> {
         match error {
             None => self.count(action),
             Some(error) => {
-                self.retry_failed |= action.retries();
+                self.undone.retry |= action.retries();
                 tracing::info!("{}: {error}", self.key);
                 self.failure.get_or_insert_with(|| (action.scales(), error));
             }
@@ -212,7 +217,11 @@ impl<'a> Applier<'a> {
             report.steps = before.steps.clone();
         }
         match &self.failure {
-            Some((scaling, error)) => report.after_failure(before, *scaling, error, now),
+            Some((scaling, error)) => {
+                // A retry is progress, whatever else has failed.
+                let before = if self.workload.spec.update.retry { None } else { Some(before) };
+                report.after_failure(before, *scaling, error, now)
+            }
             None => report,
         }
     }
@@ -220,7 +229,7 @@ impl<'a> Applier<'a> {
     /// True if the steps stay as the last status has them: something was not in the state that they were decided by, or
     /// nothing was done. A write that failed is no reason: the next step does not depend on it, and it may fail for hours.
     fn keeps_steps(&self) -> bool {
-        self.stale || self.without_revision
+        self.stale || self.undone.revision
     }
 
     /// The outcome for the queue. Waits until the caches contain everything that was created.
@@ -264,8 +273,12 @@ impl<'a> Applier<'a> {
 
     fn count(&self, action: &Action) {
         let Action::PatchPod { pod, why, .. } = action else { return };
-        let seen = self.pods.iter().filter_map(|seen| seen.value.pod.as_deref());
-        let answer = || seen.clone().find(|seen| seen.uid == pod.uid).and_then(|seen| seen.answer.as_ref());
+        let mut seen = self.pods.iter().filter_map(|seen| seen.value.pod.as_deref());
+        let mut answer = || {
+            let seen = seen.find(|seen| seen.uid == pod.uid)?;
+            let task = seen.task.as_ref()?.id();
+            seen.answer.as_ref().filter(|answer| answer.id == task)
+        };
         match why {
             Why::Updated => self.context.metrics.updated(self.key.kind, answer()),
             Why::NotUpdated => self.context.metrics.not_updated(self.key.kind),
@@ -479,7 +492,8 @@ impl<'a> Applier<'a> {
         self.context.metrics.wrote("create", &done);
         match done {
             Ok(_) => Ok(Done::Made(Made::Run(run.name.clone()))),
-            Err(error) if error.class() == Class::Refused => self.existing_run(run, &error).await,
+            Err(error) if error.is_already_there() => self.existing_run(run, &error).await,
+            Err(error) if error.class() == Class::Refused => Err(Not::Stale),
             Err(error) => Err(Not::Failed(chain(&error))),
         }
     }

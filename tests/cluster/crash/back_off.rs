@@ -14,13 +14,15 @@ pub(super) fn allows(starts: &[u64], kubelets: &[u64], anew: &[u64]) -> bool {
     let mut free = 2;
     let mut wait = FIRST;
     let mut before: Option<u64> = None;
+    let mut anew = anew.iter().peekable();
     starts.iter().all(|&at| {
         let is_between = |time: &u64| before.is_some_and(|before| before <= *time) && *time <= at;
         if kubelets.iter().any(is_between) {
             (free, wait) = (2, FIRST);
         }
-        if anew.iter().any(is_between) {
-            free = free.max(1);
+        // Each of them is one start.
+        while let Some(time) = anew.next_if(|time| **time <= at) {
+            free = free.max(u64::from(is_between(time)));
         }
         let since = before.replace(at).map_or(0, |before| at - before);
         if free > 0 {
