@@ -186,7 +186,8 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     let bound = 500.max(2 * slowest);
     let fastest = alone.iter().min().copied().unwrap_or(i64::MAX);
     assert!(alone.len() >= 2 && fastest <= bound, "{alone:?}, bound {bound} ms");
-    assert!(alone.iter().all(|ms| *ms < 2_000), "{alone:?}");
+    let longest = 2_000.max(4 * slowest);
+    assert!(alone.iter().all(|ms| *ms < longest), "{alone:?}, bound {longest} ms");
     // Nor does the kubelet delay the crashing image on the way there: a back-off is ten seconds at least.
     assert!(downs.iter().all(|down| *down < HOLDS_BACK_MS), "{downs:?}");
 }

@@ -190,13 +190,10 @@ kubeAPIQPS: 100
 kubeAPIBurst: 200
 eventRecordQPS: 0
 maxPods: 250
-volumeStatsAggPeriod: 24h
 makeIPTablesUtilChains: false
 staticPodPath: $dir/manifests
 volumePluginDir: $dir/kubelet/volume-plugins
 T
-  # Nothing here limits the disk space of a pod: a kubelet would run du and find for each volume and log again and again.
-  if [ "$(minor kubelet)" -lt 24 ]; then echo "featureGates: {LocalStorageCapacityIsolation: false}" >>"$dir/kubelet.yaml"; fi
   if [ "$(minor kubelet)" -ge 27 ]; then echo "containerRuntimeEndpoint: unix://$dir/containerd.sock" >>"$dir/kubelet.yaml"; fi
   if [ "$(minor kubelet)" -ge 31 ]; then echo "failCgroupV1: false" >>"$dir/kubelet.yaml"; fi
 }
