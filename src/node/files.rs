@@ -71,7 +71,7 @@ pub(super) fn link_like(like: &Path, link: &Path, target: &Path, by_kubelet: boo
     let is_link = |entry: io::Result<DirEntry>| entry.is_ok_and(|entry| entry.path().is_symlink());
     let has_others =
         || like.parent().and_then(|folder| folder.read_dir().ok()).is_some_and(|mut all| all.any(is_link));
-    if !like.is_symlink() && !(by_kubelet && has_others()) {
+    if !(like.is_symlink() || by_kubelet && has_others()) {
         return Ok(false);
     }
     match symlink(target, link) {
