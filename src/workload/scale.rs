@@ -32,7 +32,7 @@ pub(super) const MOST_LISTED: usize = MOST_CREATED + 1;
 /// The pods to create and to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scaling<'a> {
-    /// Pods to create, in order, at most [`MOST_LISTED`].
+    /// Pods to create, in order: at most one more than are created at once.
     pub create_pods: Vec<NewPod<'a>>,
     /// Names of pods to remove, each after its gate.
     pub leave: BTreeSet<&'a str>,
