@@ -4,6 +4,7 @@
 //! kubelet: it observes the newest container, and if that does not run, creates and starts the next attempt.
 
 use std::{
+    cell::Cell,
     fs,
     process::Output,
     sync::{
@@ -20,7 +21,7 @@ use inplace::{
         client::Client,
         clone::{Source, sandbox_config},
         endpoint::Endpoint,
-        error::is_canceled_start,
+        error::{Error, is_canceled_start},
         proto::v1::{Container, ContainerState, ContainerStatus},
     },
     failure::Class,
@@ -46,6 +47,9 @@ struct Kubelets {
     name: &'static str,
     uid: String,
     sandbox: String,
+    /// A start was canceled: containerd may have left its process running, and then removes neither it nor its sandbox. The
+    /// lab ends both.
+    may_leave_a_process: Cell<bool>,
 }
 
 impl Kubelets {
@@ -74,7 +78,7 @@ impl Kubelets {
             client.start(&app).await.unwrap();
             sandbox
         });
-        Self { lab, tokio, state, name, uid, sandbox }
+        Self { lab, tokio, state, name, uid, sandbox, may_leave_a_process: Cell::new(false) }
     }
 
     fn program(&self, args: &[&str]) -> std::process::Command {
@@ -137,7 +141,11 @@ impl Drop for Kubelets {
             client.stop_sandbox(&self.sandbox).await?;
             client.remove_sandbox(&self.sandbox).await
         });
-        assert!(thread::panicking() || ended.is_ok(), "{ended:?}");
+        let is_left = |error: &Error| {
+            self.may_leave_a_process.get() && error.message.contains("cannot delete running task")
+        };
+        let has_ended = ended.is_ok() || ended.as_ref().is_err_and(is_left);
+        assert!(thread::panicking() || has_ended, "{ended:?}");
     }
 }
 
@@ -248,6 +256,7 @@ fn a_start_goes_on_when_its_caller_stops_waiting() {
 #[test]
 fn a_start_whose_caller_ends_is_reported_as_canceled() {
     let pod = Kubelets::make("abandoned", "");
+    pod.may_leave_a_process.set(true);
     let mut canceled = 0;
     for attempt in 1..=40_u32 {
         let id = pod.create(attempt);
