@@ -54,9 +54,7 @@ impl GroupFailure {
         is_dns_label(&self.container)
             && status.is_none_or(|status| status.phase.is_terminal() && !self.is_over(status))
     }
-}
 
-impl GroupFailure {
     /// True if this failure may still restart the group, and `newer`, the next one of the pod, does not: the restart that
     /// is about to follow would be lost with the annotation.
     pub fn outlasts(&self, newer: &Self, policy: &FailurePolicy, status: Option<&Status>) -> bool {

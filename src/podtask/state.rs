@@ -147,10 +147,6 @@ pub struct Sent<'a> {
 }
 
 impl Sent<'_> {
-    fn silent_at(self) -> Timestamp {
-        later(self.at, ANSWER_TIMEOUT)
-    }
-
     /// Until when an agent that accepted the request must have reported the outcome.
     pub fn lost_at(self) -> Timestamp {
         later(later(self.at, SignedDuration::from_secs(self.seconds.into())), ANSWER_TIMEOUT)
@@ -175,7 +171,7 @@ impl Sent<'_> {
 
     /// The end of a request whose status was replaced by that of a group restart, if `other` says so.
     fn replaced(self, other: Option<&Status>) -> Option<TaskState> {
-        let other = other.filter(|status| status.has_ended(self.id))?;
+        let other = other?;
         let phase = other.ended_phase(self.id)?;
         let (reason, message) = (String::new(), BEFORE_GROUP.to_owned());
         Some(self.answered(&Status { phase, reason, message, ..other.clone() }))
@@ -184,15 +180,13 @@ impl Sent<'_> {
     /// Until when an agent must have given a first answer, given its status for `other` request: the request waits while a
     /// group restart is in progress on the pod.
     pub fn silent_after(self, other: Option<&Status>) -> Timestamp {
-        match other.filter(|status| status.group.is_some()) {
-            Some(status) if !status.phase.is_terminal() => self.lost_at(),
-            // The clock of a node may be wrong.
-            Some(status) => {
-                let since = status.finished_at.map_or(self.at, |end| end.max(self.at));
-                later(since, ANSWER_TIMEOUT).min(self.lost_at())
-            }
-            None => self.silent_at(),
+        let group = other.filter(|status| status.group.is_some());
+        if group.is_some_and(|status| !status.phase.is_terminal()) {
+            return self.lost_at();
         }
+        let since = group.and_then(|status| status.finished_at).map_or(self.at, |end| end.max(self.at));
+        // The clock of a node may be wrong.
+        later(since, ANSWER_TIMEOUT).min(self.lost_at())
     }
 
     fn answered(self, answer: &Status) -> TaskState {

@@ -21,13 +21,10 @@ pub fn orphan(pod: &Pod, now: Timestamp) -> (Option<Write>, Option<Timestamp>) {
         TaskState::Busy { touched: false } if record.stage == Stage::Ordered => {
             (Some(recall_of(pod, record)), None)
         }
-        TaskState::Busy { .. } => (
-            None,
-            [record.silent_at(base.answer.as_ref()), record.lost_at()]
-                .into_iter()
-                .filter(|at| *at > now)
-                .min(),
-        ),
+        TaskState::Busy { .. } => {
+            let times = [record.silent_at(base.answer.as_ref()), record.lost_at()];
+            (None, times.into_iter().filter(|at| *at > now).min())
+        }
         TaskState::Over | TaskState::Waiting => (None, None),
     }
 }

@@ -108,8 +108,8 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey
 
 fn leaving<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, ordinals: &Ordinals<'_>) -> BTreeSet<&'a str> {
     let name = &input.spec.name;
-    let stays = |ordinal: u32| ordinals.contains(ordinal);
-    let condemned = |view: &PodView<'a>| view.pod.ordinal(name).filter(|ordinal| !stays(*ordinal));
+    let condemned =
+        |view: &PodView<'a>| view.pod.ordinal(name).filter(|ordinal| !ordinals.contains(*ordinal));
     let mut leaving: Vec<_> =
         input.views.iter().filter_map(|view| Some((condemned(view)?, view.pod.name.as_str()))).collect();
     leaving.sort_unstable();
@@ -117,7 +117,7 @@ fn leaving<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, ordinals: &Ordinal
         // The highest ordinal, once no pod above it is still being deleted.
         let on_its_way =
             input.pods.iter().filter(|pod| pod.is_deleting()).filter_map(|pod| pod.ordinal(name));
-        let above = on_its_way.filter(|ordinal| !stays(*ordinal)).max();
+        let above = on_its_way.filter(|ordinal| !ordinals.contains(*ordinal)).max();
         let highest = leaving.pop().filter(|(ordinal, _)| above.is_none_or(|above| above < *ordinal));
         return highest.map(|(_, name)| name).into_iter().collect();
     }
