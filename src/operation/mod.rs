@@ -8,6 +8,7 @@
 
 mod decision;
 mod drain;
+mod duplicate;
 pub mod effect;
 pub mod end;
 pub mod engine;

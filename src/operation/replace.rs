@@ -12,9 +12,9 @@
 //! | created, without a kubelet, the old instance runs | preStop, then stop: `settle` |
 //! | created here | create the fence again if it is gone, then start: `settle` |
 //! | created by a kubelet | wait for its start, at most 10 s, then start it: `settle` |
-//! | created here, and another instance runs | continue with that one: `give_way` |
+//! | created here, and another instance runs | continue with that one: `duplicate::give_way` |
 //! | running alone | remove the fence; done: `settle` |
-//! | running beside another instance | failed; the one created here is stopped: `stop_duplicate` |
+//! | running beside another instance that runs or is about to | failed; the one created here is stopped: `duplicate::stop_duplicate` |
 //! | created here, exited before it started, not refused by the runtime | remove it and create it again; if it cannot be removed, continue with the next attempt: `cut_off` |
 //! | created by a kubelet, its start was lost | continue with the next attempt: `lost_start` |
 //! | exited otherwise | failed: `ended` |
@@ -27,6 +27,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::status::{Action, Engine};
 use crate::operation::decision::{Next, Waiting};
+use crate::operation::duplicate::give_way;
 use crate::operation::effect::{Effect, ImageChoice, Leftover, Verb, remove};
 use crate::operation::fence::{REQUEUE, fence_again, held_shortly, unfence};
 use crate::operation::group;
@@ -45,8 +46,6 @@ const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 const CREATION: SignedDuration = SignedDuration::from_secs(3);
 /// How many refused starts are accepted where no other program starts the container.
 const MAX_STARTS: u32 = 3;
-/// How often, after the deadline, a runtime that does not respond is asked to stop one of two container instances.
-const MAX_LATE_STOPS: u32 = 10;
 /// The pause before the next start is requested from a runtime that lost the previous one.
 const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 /// The progress of a replacement.
@@ -367,70 +366,6 @@ pub(super) fn clear_up(operation: &Operation, target: &Target, instance: &Contai
 /// nothing of this container was stopped yet, so no start of the new one was requested either.
 fn was_half_made(operation: &Operation, target: &Target, new: &Container, now: Timestamp) -> bool {
     !target.touched && is_over(new.created_at, CREATION, now) && operation.can_remove(&new.id)
-}
-
-/// Decides about the container created here when a kubelet has started `other` before it: `other` then becomes the
-/// new instance. This happens when the fence was collected before the start and no longer protects the name.
-fn give_way(
-    operation: &Operation,
-    target: &Target,
-    snapshot: &Snapshot,
-    ours: &Container,
-    other: &Container,
-) -> Option<Next> {
-    if operation.unsupervised || operation.made(other) {
-        return None;
-    }
-    if other.attempt == ours.attempt.saturating_add(1) {
-        // The container created here never ran and is removed at the end.
-        let (name, replaces) = (target.name.clone(), target.replacement().replaces.clone());
-        return Some(Next::Note(Note::Overtaken {
-            name,
-            replaces,
-            attempt: other.attempt,
-            by: Overtaking::OwnInstance,
-        }));
-    }
-    let counted_anew = is_counted_anew(operation, target, other, snapshot);
-    (counted_anew && operation.can_remove(&ours.id)).then(|| Next::Do(remove(ours, Leftover::NeverStarted)))
-}
-
-/// Resolves a duplicate: the kubelet started its own replacement despite the fence. The kubelet tracks only the
-/// newest instance and would never stop the other one, so the instance created here is stopped. This is tried some
-/// times even after the deadline.
-pub(super) fn stop_duplicate(
-    operation: &Operation,
-    target: &Target,
-    snapshot: &Snapshot,
-    now: Timestamp,
-) -> Option<Next> {
-    let running = snapshot.running(&target.name);
-    let [one, other] = running.as_slice() else { return None };
-    let (ours, theirs) = if operation.made(one) { (one, other) } else { (other, one) };
-    if operation.unsupervised || !operation.made(ours) || operation.made(theirs) {
-        return None;
-    }
-    let replacement = target.replacement();
-    if replacement.replaces != ours.id {
-        // A kubelet that counts from 0 again has the lower attempt.
-        if theirs.attempt < ours.attempt && !is_counted_anew(operation, target, theirs, snapshot) {
-            return None;
-        }
-        let (name, replaces, attempt) = (target.name.clone(), ours.id.clone(), theirs.attempt);
-        return Some(Next::Note(Note::Overtaken { name, replaces, attempt, by: Overtaking::OwnInstance }));
-    }
-    // If the instance still runs after repeated stops, a person has to resolve it.
-    let tries = operation.last_failure.as_ref().filter(|last_failure| last_failure.verb == Verb::Stop);
-    let is_overdue = now >= operation.deadline_at;
-    if is_overdue && tries.is_some_and(|last_failure| last_failure.count >= MAX_LATE_STOPS)
-        || operation.given_up(Verb::Stop, &target.name).is_some()
-    {
-        return None;
-    }
-    let (container, id) = (target.name.clone(), ours.id.clone());
-    let grace_seconds = if is_overdue { 0 } else { target.grace_seconds };
-    let timeout_seconds = grace_seconds.max(MIN_STOP_SECONDS);
-    Some(Next::Do(Effect::Stop { container, id, timeout_seconds }))
 }
 
 /// True when a refused start is retried: no kubelet will start the container, and its image has run before. A swap on

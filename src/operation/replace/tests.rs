@@ -474,6 +474,65 @@ fn what_was_made_here_gives_way_to_a_twin_that_its_kubelet_started() {
     }
 }
 
+/// A kubelet that observed ours before its start creates its own, and has only that one in view from then on.
+#[test]
+fn what_was_made_here_gives_way_to_a_twin_that_its_kubelet_is_about_to_start() {
+    for starts in [true, false] {
+        let mut bench = Bench::new("restart app", pod(Owner::Kubelet));
+        let mut twin_at = None;
+        let outcome = bench.play(|effect, snapshot| {
+            match effect.verb() {
+                Verb::Start if twin_at.is_none() => {
+                    let twin = instance("app", 4, State::Created);
+                    twin_at = Some(snapshot.by_id("app-3").unwrap().created_at);
+                    snapshot.containers.push(Container { created_at: twin_at.unwrap(), ..twin });
+                }
+                Verb::Stop if starts && twin_at.is_some() => {
+                    let twin = find(snapshot, "app-4");
+                    (twin.state, twin.started_at) = (State::Running, twin_at);
+                }
+                _ => {}
+            }
+            Answer::Obey
+        });
+        assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+        assert!(bench.log.contains(&"Stop app-3".to_owned()), "{:?}", bench.log);
+        // A kubelet that has ended since leaves the start to this program.
+        assert_eq!(bench.log.contains(&"Start app-4".to_owned()), !starts, "{:?}", bench.log);
+        let running = bench.snapshot.running("app");
+        assert_eq!((running.len(), running[0].attempt), (1, 4));
+    }
+}
+
+/// In a rollback too, where the kubelet's own has the hash that the spec has again.
+#[test]
+fn a_rollback_gives_way_to_a_twin_that_its_kubelet_is_about_to_start() {
+    let mut bench = Bench::beside(Kubelet::Watching, SWAP);
+    bench.dies = Some(("sha:v2", 5));
+    let mut twin_at = None;
+    let outcome = bench.play(|effect, snapshot| {
+        match effect {
+            Effect::Respec { .. } => find(snapshot, "app-2").state = State::Exited,
+            Effect::Start { id, .. } if id == "app-4" => {
+                let (created_at, spec_hash) =
+                    (find(snapshot, id).created_at, find(snapshot, id).spec_hash.clone());
+                twin_at = Some(created_at);
+                let twin = instance("app", 5, State::Created);
+                snapshot.containers.push(Container { created_at, spec_hash, ..twin });
+            }
+            Effect::Stop { id, .. } if id == "app-4" => {
+                let twin = find(snapshot, "app-5");
+                (twin.state, twin.started_at) = (State::Running, twin_at);
+            }
+            _ => {}
+        }
+        Answer::Obey
+    });
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::Exited { .. })), "{outcome:?}: {:?}", bench.log);
+    let running = bench.snapshot.running("app");
+    assert_eq!((running.len(), running[0].attempt, running[0].image_id.as_str()), (1, 5, "sha:v1"));
+}
+
 /// Without a fence that runs, a kubelet collects the old instance, counts from 0 again, and starts its own while ours starts.
 #[test]
 fn what_was_made_here_gives_way_to_a_twin_that_its_kubelet_numbers_anew() {
