@@ -208,6 +208,13 @@ impl Cluster {
         found["items"].as_array().unwrap().first().cloned()
     }
 
+    /// The events in the namespace `default` about objects with this name and for this reason.
+    pub(crate) fn events(&self, name: &str, reason: &str) -> Vec<Value> {
+        let about = format!("involvedObject.name={name},reason={reason}");
+        let list = self.read(&format!("/api/v1/namespaces/default/events?fieldSelector={about}"));
+        list["items"].as_array().unwrap().clone()
+    }
+
     /// The pods of the namespace `default` with a label, by name.
     pub(crate) fn pods(&self, label: &str) -> BTreeMap<String, Value> {
         let list = self.read(&format!("/api/v1/namespaces/default/pods?labelSelector={label}"));

@@ -258,10 +258,8 @@ impl Target {
                 &json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": set, "spec": spec})
                     .to_string(),
             );
-            let args =
-                ["get", "pods", "-l", &format!("app={name}"), "-o", "jsonpath={.items[*].metadata.name}"];
-            let found = eventually("the pod of the ReplicaSet", || {
-                Some(cluster.kubectl(&args)).filter(|found| !found.is_empty())
+            let (found, _) = eventually("the pod of the ReplicaSet", || {
+                cluster.pods(&format!("app={name}")).into_iter().next()
             });
             Pod::existing(cluster, "default", &found)
         } else {

@@ -66,8 +66,8 @@ fn a_service_has_the_address_of_its_pod() {
     let pod = Pod::make(cluster, "followed", manifest);
     let ip = pod.wait("it is Ready", is_ready).status.unwrap().pod_ip.unwrap();
     eventually("the endpoint", || {
-        let path = "jsonpath={.subsets[*].addresses[*].ip}";
-        (cluster.kubectl(&["get", "endpoints", &service, "-o", path]) == ip).then_some(())
+        let endpoints = cluster.find("/api/v1/namespaces/default/endpoints", &service)?;
+        (endpoints["subsets"][0]["addresses"][0]["ip"] == ip).then_some(())
     });
     cluster.kubectl(&["delete", "service", &service]);
 }

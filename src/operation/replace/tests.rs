@@ -518,7 +518,7 @@ fn a_rollback_gives_way_to_a_twin_that_its_kubelet_is_about_to_start() {
                     (find(snapshot, id).created_at, find(snapshot, id).spec_hash.clone());
                 twin_at = Some(created_at);
                 let twin = instance("app", 5, State::Created);
-                snapshot.containers.push(Container { created_at, spec_hash, ..twin });
+                snapshot.containers.push(Container { spec_hash, created_at, ..twin });
             }
             Effect::Stop { id, .. } if id == "app-4" => {
                 let twin = find(snapshot, "app-5");

@@ -121,10 +121,9 @@ impl<'a> Fixture<'a> {
     }
 
     pub(super) fn events(&self, pod: &str, reason: &str) -> String {
-        let select = format!("involvedObject.name={pod},reason={reason}");
         self.until(&format!("the event {reason}"), || {
-            let reported = self.kubectl(&["get", "events", "--field-selector", &select, "--no-headers"]);
-            reported.contains(reason).then_some(reported)
+            let reported = self.cluster.events(pod, reason);
+            (!reported.is_empty()).then(|| json!(reported).to_string())
         })
     }
 

@@ -233,11 +233,7 @@ impl Group<'_> {
             assert!(more == 1 || more == 2 && each == *name, "{each}: {:#}", pod["status"]);
         }
         let reported = |reason: &str| {
-            eventually(reason, || {
-                let field = format!("involvedObject.name={name},reason={reason}");
-                let events = cluster.kubectl(&["get", "events", "--field-selector", &field, "-o", "name"]);
-                (!events.is_empty()).then_some(())
-            });
+            eventually(reason, || (!cluster.events(name, reason).is_empty()).then_some(()));
         };
         reported("GroupRestarted");
         self.kill(&self.load.pods()[name]);

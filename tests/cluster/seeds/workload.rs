@@ -102,9 +102,8 @@ impl<'a> UpdateCase<'a> {
         let client = || fixture.cluster.client.clone();
         fixture.cluster.kubectl(&["create", "namespace", namespace]);
         eventually("the namespace's account", || {
-            let get =
-                ["get", "serviceaccount", "default", "-n", namespace, "--ignore-not-found", "-o", "name"];
-            (!fixture.cluster.kubectl(&get).is_empty()).then_some(())
+            let accounts = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+            fixture.cluster.find(&accounts, "default").map(drop)
         });
         Self {
             fixture,

@@ -50,12 +50,7 @@ pub(super) fn a_failed_update_takes_the_pods_back_in_place(cluster: &Cluster, _:
     }
     restarts.sort_unstable();
     assert_eq!(restarts, [0, 2], "only the pod that was changed was restarted: once there and once back");
-    let events = |reason: &str| {
-        let field = format!("reason={reason},involvedObject.name=aborted");
-        let list = cluster.kubectl(&["get", "events", "--field-selector", &field, "-o", "json"]);
-        let list: Value = serde_json::from_str(&list).unwrap();
-        list["items"].as_array().unwrap().len()
-    };
+    let events = |reason: &str| cluster.events("aborted", reason).len();
     assert_eq!((events("Aborting"), events("Aborted")), (1, 1));
 
     // Another template ends the abort.

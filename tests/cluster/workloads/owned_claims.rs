@@ -34,8 +34,7 @@ pub(super) fn claims_grow_and_go_as_the_policy_says(cluster: &Cluster) {
     fixture.until("two pods are Ready", |status| status["readyReplicas"] == 2);
     let claim = |ordinal: u32| -> Value {
         let name = format!("data-owned-{ordinal}");
-        let seen = cluster.kubectl(&["get", "pvc", &name, "-o", "json", "--ignore-not-found"]);
-        serde_json::from_str(&seen).unwrap_or_default()
+        cluster.find("/api/v1/namespaces/default/persistentvolumeclaims", &name).unwrap_or_default()
     };
     fixture.wait("the set owns both claims", || {
         let of_set = |ordinal| claim(ordinal)["metadata"]["ownerReferences"][0]["kind"] == "GameStatefulSet";

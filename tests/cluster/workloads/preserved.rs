@@ -198,8 +198,8 @@ fn a_pod_waits_for_its_claim(cluster: &Cluster, _: &HttpServer) {
     quota(0);
     let fixture = Fixture { cluster, kind: "gamestatefulset", name: "late" };
     fixture.wait("the quota counts", || {
-        let seen = cluster.kubectl(&["get", "resourcequota", "claims", "-o", "jsonpath={.status.hard}"]);
-        (!seen.is_empty()).then_some(())
+        let seen = cluster.find("/api/v1/namespaces/default/resourcequotas", "claims")?;
+        seen["status"]["hard"].is_object().then_some(())
     });
     fixture.apply(&object(
         "GameStatefulSet",

@@ -200,8 +200,8 @@ fn a_quota_refuses_and_a_retry_passes(cluster: &Cluster) {
         "spec": {"hard": {"limits.cpu": "450m"}}});
     cluster.apply(&quota.to_string());
     fixture.wait("the quota counts", || {
-        let used = cluster.kubectl(&["get", "resourcequota", "small", "-o", "jsonpath={.status.used}"]);
-        used.contains("400m").then_some(())
+        let seen = cluster.find("/api/v1/namespaces/default/resourcequotas", "small")?;
+        (seen["status"]["used"]["limits.cpu"] == "400m").then_some(())
     });
     fixture.change("lab/app:v1", &limits("300m", "64Mi"));
     fixture.until_says("UpdateFailed", "exceeded quota");
