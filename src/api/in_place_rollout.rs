@@ -16,6 +16,10 @@ use crate::api::request::{
 };
 use crate::api::serde_default::is_default;
 use crate::api::workload::{Condition, UpdateFailurePolicy, WorkloadHook, nothing, quarter, yes};
+
+/// The reason when all pods are processed, or all that the partition allows, and some have failed.
+pub const SOME_FAILED: &str = "SomePodsFailed";
+
 /// A restart or swap that is done once in every pod of a target. Only `maxUnavailable`, `partition`, `paused`,
 /// `failureThreshold`, `onFailure`, `deadlineSeconds`, `progressDeadlineSeconds` and `ttlSecondsAfterFinished` can be
 /// changed later; for any other change create a new rollout.

@@ -159,6 +159,19 @@ impl Server {
         self.ask(doing, request).await
     }
 
+    /// Asks for a change of a pod as a dry run: admission decides about it, and nothing is stored.
+    pub(crate) async fn would_change(
+        &self,
+        doing: &str,
+        namespace: &str,
+        name: &str,
+        operations: Vec<PatchOperation>,
+    ) -> Result<(), Error> {
+        let params = kube::core::params::PatchParams { dry_run: true, ..as_us() };
+        let request = pods(namespace).patch(name, &params, &json_patch(operations));
+        self.ask::<serde::de::IgnoredAny>(doing, request).await.map(drop)
+    }
+
     pub(crate) async fn report(&self, doing: &str, namespace: &str, event: &Event) -> Result<(), Error> {
         let body = serde_json::to_vec(event)
             .map_err(|error| Error::own(doing, Class::Final, format!("no event: {error}")))?;

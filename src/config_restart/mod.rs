@@ -22,6 +22,8 @@ const MAX_WAIT: SignedDuration = SignedDuration::from_secs(60);
 const MOUNTS: SignedDuration = SignedDuration::from_secs(10);
 /// Maximum number of objects that one workload may name.
 const MAX_OBJECTS: usize = 32;
+/// Maximum length of an annotation, in bytes. Whoever may create a workload writes it, and it is parsed every second.
+pub const MAX_TEXT: usize = 16 * 1024;
 
 /// The kind of an object that holds configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +56,9 @@ pub enum Malformed {
     /// An object is named twice.
     #[error("{0} is named twice")]
     Twice(String),
+    /// The annotation is too long.
+    #[error("it has more than {MAX_TEXT} bytes")]
+    TooLong,
     /// Too many objects are named.
     #[error("more than {MAX_OBJECTS} objects are named")]
     TooMany,
@@ -80,6 +85,9 @@ impl std::fmt::Display for Reference {
 /// # Errors
 /// If the text has any other form.
 pub fn parse(text: &str) -> Result<Vec<Reference>, Malformed> {
+    if text.len() > MAX_TEXT {
+        return Err(Malformed::TooLong);
+    }
     let mut references: Vec<Reference> = Vec::new();
     for entry in text.split(',').map(str::trim) {
         let reference = entry_of(entry).ok_or_else(|| Malformed::Entry(entry.chars().take(64).collect()))?;
@@ -89,9 +97,12 @@ pub fn parse(text: &str) -> Result<Vec<Reference>, Malformed> {
         {
             return Err(Malformed::Twice(reference.to_string()));
         }
+        if references.len() == MAX_OBJECTS {
+            return Err(Malformed::TooMany);
+        }
         references.push(reference);
     }
-    if references.len() > MAX_OBJECTS { Err(Malformed::TooMany) } else { Ok(references) }
+    Ok(references)
 }
 
 fn entry_of(entry: &str) -> Option<Reference> {

@@ -8,6 +8,15 @@ fn at(seconds: i64) -> Timestamp {
     "2026-11-20T10:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
 }
 
+/// Whoever may create a workload writes the annotation, and it is parsed every second.
+#[test]
+fn a_long_annotation_is_refused_before_it_is_compared() {
+    let names: Vec<_> = (0..20_000).map(|number| format!("secret/s{number}")).collect();
+    assert_eq!(parse(&names.join(",")), Err(Malformed::TooLong));
+    assert_eq!(parse(&names[..33].join(",")), Err(Malformed::TooMany));
+    assert_eq!(parse(&names[..32].join(",")).map(|all| all.len()), Ok(32));
+}
+
 fn there(hash: &str, version: &str) -> Content {
     Content::Present { hash: hash.into(), version: version.into() }
 }

@@ -135,7 +135,13 @@ impl EffectExecutor {
                 started?;
                 Ok(EffectOutput::Nothing)
             }
-            Effect::Standby { source, attempt, image, .. } => {
+            Effect::Standby { container, source, attempt, image } => {
+                // What the cluster's admission refuses must not run, not even beside the container.
+                if let Some((from, to)) = operation.new_image(container) {
+                    let status = report::status(operation);
+                    bounded(limit, self.cluster()?.may_respec(&self.pod, container, from, to, &status))
+                        .await?;
+                }
                 self.standby(&client, source, *attempt, image.as_ref()).await
             }
             Effect::StopStandby { container, id, grace_seconds, pre_stop, .. } => {

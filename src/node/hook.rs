@@ -17,9 +17,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
-use crate::api::hook_template::HookTemplateSpec;
+use crate::api::hook_template::{Argument, HookTemplateSpec};
 use crate::cluster::error::Error;
 use crate::cluster::hooks::HookRuns;
+use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
 use crate::hook::executor::Executor;
 use crate::hook::place::{HookPod, Place};
@@ -84,7 +85,7 @@ pub(super) struct HookSession {
     journal: Journal,
     mirrors: Vec<Mirror>,
     node: Option<String>,
-    owner: Option<String>,
+    pods: Option<NodePods>,
     origin: Origin,
     under_way: Option<UnderWay>,
     reported: Instant,
@@ -93,6 +94,7 @@ pub(super) struct HookSession {
 /// The run of the awaited hook. Dropping it stops the run.
 struct UnderWay {
     moment: Moment,
+    round: u32,
     status: watch::Receiver<HookRunStatus>,
     _task: JoinSet<()>,
 }
@@ -111,14 +113,13 @@ pub(super) struct HookProgress {
 impl HookSession {
     pub(super) fn new(node: &Node, operation: &Operation) -> Self {
         let pods = node.cluster.as_ref();
-        let owner = pods.and_then(|pods| Some(pods.get(&operation.pod)?.api_uid().to_owned()));
         let origin = pods.map_or(Origin::Unknown, |pods| pods.origin(&operation.pod));
         let mut hook_session = Self {
             hooks: node.hooks.clone(),
             journal: node.journal.clone(),
             mirrors: Vec::new(),
             node: pods.map(|pods| pods.node().to_owned()),
-            owner,
+            pods: pods.cloned(),
             origin,
             under_way: None,
             reported: Instant::now(),
@@ -138,7 +139,9 @@ impl HookSession {
             self.under_way = None;
             return;
         };
-        if self.under_way.as_ref().is_some_and(|under_way| under_way.moment == hook.moment) {
+        let is_same = |under_way: &UnderWay| (under_way.moment, under_way.round) == (hook.moment, hook.round);
+        if self.under_way.as_ref().is_some_and(is_same) {
+            self.publish(operation, hook);
             return;
         }
         // Another process has admitted the operation. Without hooks in this process the operation waits for its
@@ -155,24 +158,40 @@ impl HookSession {
             place.standbys = operation.targets.iter().map(|target| target.name.clone()).collect();
         }
         let mut task = JoinSet::new();
+        let hook = self.with_addresses(operation, hook);
+        let (moment, round) = (hook.moment, hook.round);
         let run = Box::pin(run(hooks, hook.clone(), place, sender));
         task.spawn(self.journal.note_panics(&operation.pod, &operation.request.id, run));
         tracing::info!(pod = %operation.pod, hook = hook.template, run = hook.run, "waiting for a hook");
-        self.under_way = Some(UnderWay { moment: hook.moment, status, _task: task });
+        self.under_way = Some(UnderWay { moment, round, status, _task: task });
+    }
+
+    /// The hook with the addresses that the pod has now: in a new sandbox it has another one.
+    fn with_addresses(&self, operation: &Operation, hook: &Hook) -> Hook {
+        let mut hook = hook.clone();
+        if let Some(pod) = self.pods.as_ref().and_then(|pods| pods.get(&operation.pod)) {
+            let (pod_ip, host_ip) = pod.addresses();
+            for (name, address) in [("PodIP", pod_ip), ("HostIP", host_ip)] {
+                let same =
+                    |arg: &&mut Argument| arg.name == name && arg.value.is_some() && !address.is_empty();
+                hook.spec.args.iter_mut().filter(same).for_each(|arg| arg.value = Some(address.to_owned()));
+            }
+        }
+        hook
     }
 
     /// Applies the measurements since the last call to the operation.
     pub(super) fn take_in(&mut self, operation: &mut Operation) -> HookProgress {
-        let Some(UnderWay { moment, status, .. }) = &mut self.under_way else {
+        let Some(UnderWay { moment, round, status, .. }) = &mut self.under_way else {
             return HookProgress::default();
         };
-        let (moment, status) = (*moment, status.borrow_and_update().clone());
+        let (moment, round, status) = (*moment, *round, status.borrow_and_update().clone());
         let before = operation.hook(moment).map(|hook| &hook.status);
         if before == Some(&status) {
             return HookProgress::default();
         }
         let finished = before.map(finished) != Some(finished(&status));
-        operation.measured(moment, status);
+        operation.measured((moment, round), status);
         if let Some(hook) = operation.hook(moment) {
             self.mirrors
                 .iter()
@@ -222,8 +241,10 @@ impl HookSession {
         if self.mirrors.iter().any(|mirror| mirror.is_of(hook)) {
             return;
         }
-        let (node, owner) = (self.node.as_deref().unwrap_or_default(), self.owner.as_deref());
-        let object = mirror::object(operation, hook, node, owner);
+        // Without its owner it would not be collected with the pod. After a restart the cache may not have the pod yet.
+        let Some(pod) = self.pods.as_ref().and_then(|pods| pods.get(&operation.pod)) else { return };
+        let node = self.node.as_deref().unwrap_or_default();
+        let object = mirror::object(operation, hook, node, pod.api_uid());
         self.mirrors.push(Mirror::open(server.clone(), runs.clone(), object, &hook.status));
     }
 }

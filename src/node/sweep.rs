@@ -92,22 +92,32 @@ async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Res
     }
     let name = standby.labels.get(annotation::STANDBY);
     let containers = client.containers(Some((annotation::POD_UID, pod.uid.as_str()))).await?;
-    // One that has ended beside the standby may need what the standby holds.
     let now = clock::now();
-    let runs_or_ran = |other: &Container| match other.state() {
-        ContainerState::ContainerRunning => is_past(other.created_at, SERVES_AFTER, now),
-        ContainerState::ContainerExited => other.created_at > standby.created_at,
-        ContainerState::ContainerCreated | ContainerState::ContainerUnknown => false,
-    };
     let is_replaced = |other: &&Container| other.labels.get(annotation::CONTAINER_NAME) == name;
-    if !containers.iter().filter(is_replaced).any(runs_or_ran) {
+    let mut runs_or_ran = false;
+    for other in containers.iter().filter(is_replaced) {
+        runs_or_ran |= match other.state() {
+            ContainerState::ContainerRunning => is_past(other.created_at, SERVES_AFTER, now),
+            // One that has ended beside the standby may need what the standby holds. One that never started does not.
+            ContainerState::ContainerExited if other.created_at > standby.created_at => {
+                read(client, pod, &other.id).await?.is_some_and(|status| status.started_at > 0)
+            }
+            _ => false,
+        };
+    }
+    if !runs_or_ran {
         return Ok(false);
     }
     let grace =
         standby.annotations.get(annotation::TERMINATION_GRACE).and_then(|seconds| seconds.parse().ok());
     let grace = grace.map_or(MAX_GRACE, Duration::from_secs).min(MAX_GRACE);
     let (client, began) = (client.within(grace + LIMIT), Instant::now());
-    let handled = pre_stop::run(&client, &standby.pod_sandbox_id, &standby.id, grace).await?;
+    // As a kubelet does: without a grace period the handler is not run.
+    let handled = if grace.is_zero() {
+        None
+    } else {
+        pre_stop::run(&client, &standby.pod_sandbox_id, &standby.id, grace).await?
+    };
     if let Some(Err(why)) = handled {
         tracing::warn!(%pod, standby.id, why, "the preStop handler of an orphaned standby failed");
     }

@@ -62,6 +62,12 @@ pub struct Hook {
     pub spec: HookRunSpec,
     /// The measurements so far.
     pub status: HookRunStatus,
+    /// How often the measurements were discarded: what was measured in an earlier round does not count.
+    #[serde(default)]
+    pub round: u32,
+    /// A fingerprint of the providers: `None` for a hook that an earlier release has begun.
+    #[serde(default)]
+    providers: Option<u64>,
 }
 
 impl std::fmt::Debug for Hook {
@@ -75,7 +81,9 @@ impl Hook {
     /// A hook that has not begun, for the request `id` on the pod `pod`.
     pub(super) fn new(moment: Moment, pod: &str, id: &str, template: &str, spec: HookRunSpec) -> Self {
         let run = run_name(moment, pod, id, template);
-        Self { moment, template: template.to_owned(), run, spec, status: HookRunStatus::default() }
+        let providers = Some(providers(&run, &spec));
+        let status = HookRunStatus::default();
+        Self { moment, template: template.to_owned(), run, spec, status, round: 0, providers }
     }
 
     /// True for a hook read from the journal: its providers must be loaded from its template again.
@@ -89,7 +97,8 @@ impl Hook {
         let whole = HookRunSpec { metrics: template.metrics.clone(), ..self.spec.clone() };
         let policy = self.spec.policy.unwrap_or(Policy::Parallel);
         let same = bare(&whole) == bare(&self.spec) && template.policy.unwrap_or(Policy::Parallel) == policy;
-        same.then_some(whole)
+        let is_asked = |fingerprint: u64| fingerprint == providers(&self.run, &whole);
+        (same && self.providers.is_none_or(is_asked)).then_some(whole)
     }
 
     /// Its verdict, once there is one.
@@ -126,6 +135,13 @@ impl Hook {
     fn result(&self, metric: &str) -> Option<&MetricResult> {
         self.status.metric_results.iter().find(|result| result.name == metric)
     }
+}
+
+/// A fingerprint of the providers of a spec, which the journal does not hold. The name of the run makes it another one for
+/// each operation.
+fn providers(run: &str, spec: &HookRunSpec) -> u64 {
+    let all: Vec<_> = spec.metrics.iter().map(|metric| &metric.provider).collect();
+    fingerprint(&format!("{run} {}", serde_json::to_string(&all).unwrap_or_default()))
 }
 
 /// The same spec without the providers.
@@ -232,9 +248,9 @@ impl Operation {
         hook.verdict().is_none().then_some(hook)
     }
 
-    /// Records the measurements of a hook. Ignored unless the operation waits for this hook.
-    pub fn measured(&mut self, moment: Moment, status: HookRunStatus) {
-        if self.awaited_hook().is_none_or(|awaited| awaited.moment != moment) {
+    /// Records the measurements of a hook in this round. Ignored unless the operation waits for this hook.
+    pub fn measured(&mut self, (moment, round): (Moment, u32), status: HookRunStatus) {
+        if self.awaited_hook().is_none_or(|awaited| (awaited.moment, awaited.round) != (moment, round)) {
             return;
         }
         let hook = match moment {
@@ -246,9 +262,15 @@ impl Operation {
         }
     }
 
-    /// Discards the measurements of the post-hook: they belong to another instance than the new one.
+    /// Discards the measurements of the post-hook: they belong to another instance than the new one. It runs again once
+    /// that has met its requirements.
     pub(super) fn measure_anew(&mut self) {
-        self.post_hook.iter_mut().for_each(|hook| hook.status = HookRunStatus::default());
+        if let Some(hook) = &mut self.post_hook {
+            (hook.status, hook.round) = (HookRunStatus::default(), hook.round.saturating_add(1));
+        }
+        if self.step == Step::PostHook {
+            self.step = Step::Swap;
+        }
     }
 
     /// `hook drain: webtest: 2 of 3 successful`, while the operation waits for it.

@@ -286,7 +286,7 @@ fn replaced_by_others(
     snapshot: &Snapshot,
     now: Timestamp,
 ) -> Option<Next> {
-    if let Some(instance) = restarted(target, snapshot) {
+    if let Some(instance) = restarted(operation, target, snapshot) {
         let about_to_start = foreign_start(instance, now).filter(|_| !by_spec(target));
         return Some(match about_to_start.filter(|_| instance.state == State::Created) {
             Some(waiting) => Next::Wait(waiting),
@@ -298,15 +298,19 @@ fn replaced_by_others(
 }
 
 /// The instance by which the kubelet replaced one that is not touched yet, as after a crash. Where the kubelet does
-/// the swap, it does not matter which instance it stops.
-fn restarted<'a>(target: &Target, snapshot: &'a Snapshot) -> Option<&'a Container> {
+/// the swap, it does not matter which instance it stops. A kubelet that has collected the one that ended may count from 0
+/// again.
+fn restarted<'a>(operation: &Operation, target: &Target, snapshot: &'a Snapshot) -> Option<&'a Container> {
     let by_kubelet = snapshot.sandbox.as_ref().is_some_and(|sandbox| sandbox.owner.is_kubelet());
     let follows = by_spec(target) || (by_kubelet && target.restarts_before_touch < MAX_RESTARTS_BEFORE_TOUCH);
     let newest = snapshot.instances(&target.name).last().copied()?;
     // A rollback restores the previous image. An instance with another image comes from a change by another program.
     let fits = by_spec(target) || newest.image_id == target.from.image_id;
     let counts = follows && fits && !target.touched && newest.state != State::Unknown;
-    (counts && newest.attempt >= target.forward.attempt && newest.operation.is_none()).then_some(newest)
+    let is_collected = snapshot.by_id(&target.from.container_id).is_none();
+    let is_next =
+        newest.attempt >= target.forward.attempt || is_collected && newest.created_at >= operation.begun_at;
+    (counts && is_next && newest.operation.is_none()).then_some(newest)
 }
 
 /// True when the kubelet itself swaps the container.
@@ -375,6 +379,6 @@ fn enter(operation: &Operation, step: Step) -> Option<Next> {
 }
 
 #[cfg(test)]
-mod interference;
+pub(super) mod interference;
 #[cfg(test)]
 mod tests;

@@ -219,6 +219,7 @@ impl Operation {
     fn moved(&mut self, sandbox_id: String, instances: Vec<Container>) {
         self.sandbox_id = sandbox_id;
         self.last_failure = None;
+        self.measure_anew();
         for instance in instances {
             let rolls_back = self.rollback_cause.is_some();
             let Some(target) = self.target_mut(&instance.name) else { continue };

@@ -126,6 +126,11 @@ pub(super) fn make<'a>(
     let spare = guard.filter(|fence| !fence.holder);
     let source = source_of(target, replacement, snapshot).or(spare).map(|instance| &instance.id);
     let Some(source) = source.or(target.touched.then_some(&target.from.container_id)) else {
+        if snapshot.sandbox.as_ref().is_some_and(|sandbox| sandbox.owner.is_kubelet()) {
+            // It ended by itself, and its kubelet has collected it: that starts the next one.
+            let on = format!("waiting for the kubelet to start {name}");
+            return Progress::Next(Next::Wait(Waiting { until: later(now, REQUEUE), on }));
+        }
         let message = "no earlier container of that name is left whose configuration could be cloned";
         return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });
     };

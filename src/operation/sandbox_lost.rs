@@ -6,7 +6,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::api::status::Action;
+use crate::api::status::{Action, Step};
 use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Leftover, remove};
 use crate::operation::end::never_started;
@@ -53,6 +53,10 @@ pub(super) fn sandbox_lost(
     }
     if instances.len() == operation.targets.len() {
         return Next::Note(Note::Moved(sandbox.id.clone(), instances));
+    }
+    // There is nothing to measure, and the pod gets another address.
+    if operation.step == Step::PostHook {
+        return Next::Note(Note::Step(Step::Swap));
     }
     let on = "waiting for the kubelet to start the containers in a new sandbox".to_owned();
     Next::Wait(Waiting { until: later(now, REQUEUE).min(operation.deadline_at), on })

@@ -466,7 +466,8 @@ fn stop(operation: &Operation, target: &Target, container: &Container, now: Time
     let begun = target.standby.as_ref().and_then(|standby| standby.stopped_at).filter(|_| is_own);
     let spent = begun.map_or(0, |at| now.duration_since(at).as_secs().max(0).unsigned_abs());
     let grace_seconds = target.grace_seconds.saturating_sub(spent).max(MIN_STOP_SECONDS);
-    let pre_stop = container.has_pre_stop && begun.is_none();
+    // As a kubelet does: without a grace period the handler is not run.
+    let pre_stop = container.has_pre_stop && begun.is_none() && target.grace_seconds > 0;
     let (container, id) = (target.name.clone(), container.id.clone());
     Some(Next::Do(Effect::StopStandby { container, id, grace_seconds, pre_stop, is_own }))
 }

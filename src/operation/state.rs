@@ -319,6 +319,13 @@ impl Operation {
         instance.operation.as_deref() == Some(self.request.id.as_str())
     }
 
+    /// The images in the pod's spec before and after a swap that changes the spec.
+    pub fn new_image(&self, container: &str) -> Option<(&str, &str)> {
+        let target = self.targets.iter().find(|target| target.name == container)?;
+        let change = target.change.as_ref().filter(|_| target.action == Action::Swap)?;
+        Some((&change.from, &change.to))
+    }
+
     /// The moment after which the operation rolls back or ends instead of going forward. It is earlier than the
     /// deadline when a rollback may be needed.
     pub fn forward_until(&self) -> Timestamp {

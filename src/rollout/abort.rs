@@ -14,7 +14,7 @@
 
 use jiff::Timestamp;
 
-use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutAbort, RolloutPhase};
+use crate::api::in_place_rollout::{InPlaceRolloutStatus, RolloutAbort, RolloutPhase, SOME_FAILED};
 use crate::api::workload::UpdateFailurePolicy;
 use crate::podtask::state::Stage;
 use crate::podtask::write::Event;
@@ -22,7 +22,7 @@ use crate::rollout::back;
 use crate::rollout::budget::Bounds;
 use crate::rollout::decide::RolloutInput;
 use crate::rollout::desired::Rollout;
-use crate::rollout::report::{self, PAUSED, SOME_FAILED, Waits, number};
+use crate::rollout::report::{self, PAUSED, Waits, number};
 use crate::rollout::stop_reason::{StopReason, THRESHOLD, stop_reason};
 use crate::rollout::target::TargetState;
 use crate::rollout::view::{Left, PodView, State};

@@ -416,6 +416,7 @@ impl Planner<'_> {
                     budget.spend(view.available);
                     load.add(node);
                     let record = PodRecord { claims: claims.clone(), ..self.begun(view) };
+                    let record = record.replacing(view.pod.record.as_ref());
                     self.decision.writes.push(begin_of(self.rollout, view.pod, &record, order, claims));
                 }
                 Err(name) => {
@@ -446,6 +447,7 @@ impl PodRecord {
             note: String::new(),
             images: BTreeMap::new(),
             back: false,
+            earlier: Vec::new(),
         }
     }
 }

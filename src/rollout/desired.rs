@@ -89,9 +89,18 @@ impl Rollout {
         same && self.namespace == other.namespace
     }
 
-    /// True when this rollout was created after `other` and supersedes it. A superseded rollout supersedes no other.
+    /// True when this rollout was created after `other`.
     pub fn is_newer_than(&self, other: &Self) -> bool {
-        self.before.phase != RolloutPhase::Superseded && self.age() > other.age()
+        self.age() > other.age()
+    }
+
+    /// True when `other`, an older one, ends because of this rollout. One that has begun is superseded only by one that has
+    /// begun too: if this one is refused, nobody would work on the pods. A superseded rollout supersedes no other.
+    pub fn supersedes(&self, other: &Self) -> bool {
+        let has_begun = self.before.started_at.is_some();
+        let may_begin = !self.before.phase.is_terminal() && other.before.started_at.is_none();
+        let counts = self.before.phase != RolloutPhase::Superseded && (has_begun || may_begin);
+        counts && self.is_newer_than(other) && !self.waits_for(other)
     }
 
     /// True when this rollout must not begin before `aborting` has ended: it gives no container an image, so the failed

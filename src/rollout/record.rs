@@ -42,7 +42,22 @@ pub struct PodRecord {
     /// True for the request that takes the pod back to these images.
     #[serde(default, skip_serializing_if = "is_false")]
     pub back: bool,
+    /// How rollouts ended whose record on the pod was replaced by another one, the last one at the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<EarlierTask>,
 }
+
+/// The end of a task whose record was replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierTask {
+    /// The uid of the rollout.
+    pub rollout: String,
+    /// The stage at which it ended.
+    pub stage: Stage,
+}
+
+/// The maximum number of earlier tasks on record: rollouts whose targets overlap are few.
+const MAX_EARLIER: usize = 8;
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_false(value: &bool) -> bool {
@@ -69,6 +84,23 @@ impl PodRecord {
     #[must_use]
     pub fn ended(&self, end: &End) -> Self {
         Self { stage: end.stage, reason: end.reason.clone(), note: end.note.clone(), ..self.clone() }
+    }
+
+    /// The same record in place of `before`, whose end it keeps.
+    #[must_use]
+    pub fn replacing(self, before: Option<&Self>) -> Self {
+        let Some(before) = before else { return self };
+        let end = EarlierTask { rollout: before.rollout.clone(), stage: before.stage };
+        let ends = before.earlier.iter().cloned().chain([end]);
+        let mut earlier: Vec<_> = ends.filter(|one| one.rollout != self.rollout).collect();
+        earlier.drain(..earlier.len().saturating_sub(MAX_EARLIER));
+        Self { earlier, ..self }
+    }
+
+    /// The stage that the rollout `uid` has reached or at which it ended.
+    pub fn stage_of(&self, uid: &str) -> Option<Stage> {
+        let earlier = || self.earlier.iter().find(|one| one.rollout == uid).map(|one| one.stage);
+        if self.rollout == uid { Some(self.stage) } else { earlier() }
     }
 
     /// The id of the request.
@@ -107,6 +139,10 @@ pub fn task_state(
 ) -> Option<RolloutTask> {
     if let Some(record) = record.filter(|record| record.rollout == uid) {
         return Some(RolloutTask { back: record.back, state: record.state(request, answer, now) });
+    }
+    // The task of another rollout is in its place, or was: what this one had to do here is over.
+    if let Some(other) = record {
+        return other.stage_of(uid).map(|_| RolloutTask { back: false, state: TaskState::Over });
     }
     // Another client removed the record, but not the request or the answer. It is not known since when.
     [(back_id(uid), true), (uid.to_owned(), false)].into_iter().find_map(|(id, back)| {

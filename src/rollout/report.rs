@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase};
+use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase, SOME_FAILED};
 use crate::api::kstatus::ObjectState;
 use crate::api::status::Status;
 use crate::api::workload::Condition;
@@ -28,8 +28,6 @@ pub(super) const PAUSED: &str = "Paused";
 pub(super) const TARGET_NOT_FOUND: &str = "TargetNotFound";
 /// The reason while the abort of an older rollout of the same target is in progress.
 pub(super) const ABORT_IN_PROGRESS: &str = "AbortInProgress";
-/// The reason when all pods are processed and some have failed.
-pub(super) const SOME_FAILED: &str = "SomePodsFailed";
 
 /// Maximum number of failures with details.
 pub(super) const MAX_FAILURES: usize = 100;
@@ -217,8 +215,10 @@ pub(super) fn phase(
         match (rollout.spec.paused, held && status.busy == 0) {
             (true, _) => (RolloutPhase::Paused, PAUSED, format!("{line}; paused by spec.paused")),
             (_, true) => {
+                let withdrawn = views.iter().any(|view| view.outcome() == Some(Stage::Dropped));
+                let reason = if status.failed > 0 || withdrawn { SOME_FAILED } else { PARTITION };
                 let message = format!("{line}; spec.partition holds back {} pods", bounds.held);
-                (RolloutPhase::Paused, PARTITION, message)
+                (RolloutPhase::Paused, reason, message)
             }
             _ => (RolloutPhase::Running, waits.reason(status.busy), line),
         }
@@ -284,11 +284,12 @@ impl Waits {
 }
 
 /// The state as `kubectl wait`, Flux and Helm read it. A rollout that has done what its partition allows is as its spec
-/// says; one that is paused is not.
+/// says, unless pods have failed; one that is paused is not.
 fn state(status: &InPlaceRolloutStatus) -> ObjectState {
     match status.phase {
         RolloutPhase::Succeeded => ObjectState::Ready,
         RolloutPhase::Paused if status.reason == PARTITION => ObjectState::Ready,
+        RolloutPhase::Paused if status.reason == SOME_FAILED => ObjectState::Stalled,
         RolloutPhase::Pending | RolloutPhase::Running | RolloutPhase::Paused | RolloutPhase::Aborting => {
             ObjectState::Reconciling
         }
@@ -386,6 +387,7 @@ mod tests {
             (RolloutPhase::Running, "PodsUnavailable", "Reconciling"),
             (RolloutPhase::Paused, "Paused", "Reconciling"),
             (RolloutPhase::Paused, "Partition", "Ready"),
+            (RolloutPhase::Paused, "SomePodsFailed", "Stalled"),
             (RolloutPhase::Succeeded, "AllPodsDone", "Ready"),
             (RolloutPhase::Failed, "FailureThreshold", "Stalled"),
             (RolloutPhase::Superseded, "Superseded", "Stalled"),

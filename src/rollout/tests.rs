@@ -10,10 +10,11 @@ use super::desired::Rollout;
 use super::fixtures::*;
 use super::pod::Pod;
 use super::target::TargetState;
-use crate::api::in_place_rollout::{InPlaceRollout, RolloutPhase};
+use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, RolloutPhase};
 use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected};
 
 mod abort;
+mod overlapping;
 mod places;
 mod prefetch;
 mod start_first;
@@ -305,9 +306,50 @@ fn of_two_of_the_same_second_the_newer_is_the_one_that_was_reconciled_later() {
     first.before.started_at = Some(at(0));
     assert!(in_order(&first, &second));
     second.before.started_at = Some(at(1));
-    assert!(in_order(&first, &second));
+    assert!(in_order(&first, &second) && second.supersedes(&first));
     second.before.phase = RolloutPhase::Superseded;
-    assert!(!second.is_newer_than(&first) && !first.is_newer_than(&second), "one is left");
+    assert!(!second.supersedes(&first) && !first.supersedes(&second), "one is left");
+}
+
+/// What is refused before it begins, or still waits, leaves nobody to the pods.
+#[test]
+fn a_rollout_that_has_begun_is_superseded_by_one_that_has_begun() {
+    let old = rollout(&json!({"containers": [{"name": "app", "image": "app:2"}]}));
+    let mut new = rollout(&json!({"containers": [{"name": "app", "image": "app:3"}]}));
+    (new.name, new.created, new.before.started_at) = ("two".to_owned(), at(5), None);
+    assert!(!new.supersedes(&old), "it is not known whether it begins");
+    let waiting = Rollout { before: InPlaceRolloutStatus::default(), ..old.clone() };
+    assert!(new.supersedes(&waiting), "of two that have not begun only the newer one begins");
+    new.before.phase = RolloutPhase::Failed;
+    new.before.finished_at = Some(at(6));
+    assert!(!new.supersedes(&old) && !new.supersedes(&waiting), "it was refused");
+    new.before = InPlaceRolloutStatus { started_at: Some(at(6)), ..InPlaceRolloutStatus::default() };
+    assert!(new.supersedes(&old));
+    new.before.phase = RolloutPhase::Succeeded;
+    assert!(new.supersedes(&old));
+}
+
+/// `wait --for=condition=Ready` and pipelines continue a canary only if all of its pods are done.
+#[test]
+fn a_partition_with_failed_pods_is_not_ready() {
+    let more = json!({"partition": 2, "failureThreshold": 3, "maxUnavailable": 2});
+    let mut pods: Vec<_> = (0..4).map(pod).collect();
+    for (now, write) in [(1, 0), (1, 1)] {
+        let decision = reconcile(&more, &pods, &[], now);
+        let begins = decision.writes.iter().find(|one| one.pod.name == format!("web-{write}")).unwrap();
+        apply(&mut pods[write], begins);
+    }
+    say(&mut pods[0], "Succeeded", None);
+    say(&mut pods[1], "RolledBack", None);
+    for write in reconcile(&more, &pods, &[], 2).writes {
+        let index = usize::from(write.pod.name == "web-1");
+        apply(&mut pods[index], &write);
+    }
+    let status = reconcile(&more, &pods, &[], 3).status;
+    assert_eq!((status.phase, &*status.reason, status.failed), (RolloutPhase::Paused, "SomePodsFailed", 1));
+    let is = |kind: &str| status.conditions.iter().any(|one| one.kind == kind && one.status == "True");
+    assert!(is("Stalled") && !is("Ready"), "{:?}", status.conditions);
+    assert!(status.message.contains("spec.partition holds back 2 pods"), "{}", status.message);
 }
 
 #[test]

@@ -18,14 +18,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation;
 use crate::api::group::{GroupPhase, GroupStatus, MAX_LEFT_OUT, OnUnprepared, TogetherTerms};
-use crate::api::in_place_rollout::{InPlaceRolloutStatus, PodFailure, RolloutPhase};
+use crate::api::in_place_rollout::{InPlaceRolloutStatus, PodFailure, RolloutPhase, SOME_FAILED};
 use crate::api::status::{Phase, Status};
 use crate::podtask::time::later;
 use crate::rollout::decide::{Decision, RolloutInput};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::Reach;
-use crate::rollout::report::{self, MAX_FAILURES, MAX_NAMES, PAUSED, SOME_FAILED, number};
+use crate::rollout::report::{self, MAX_FAILURES, MAX_NAMES, PAUSED, number};
 use crate::rollout::stop_reason::{StopReason, stop_reason};
 use crate::rollout::target::TargetState;
 

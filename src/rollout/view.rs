@@ -82,8 +82,8 @@ impl<'a> PodView<'a> {
         let base = &pod.base;
         let min_ready = SignedDuration::from_secs(rollout.spec.pod.min_ready_seconds.into());
         let (ready, available) = (base.is_ready(), base.is_available(min_ready, now));
-        let record = pod.record.as_ref().filter(|record| record.rollout == rollout.uid);
-        let recorded = record.map(|record| record.stage);
+        let record = pod.record.as_ref();
+        let recorded = record.and_then(|record| record.stage_of(&rollout.uid));
         let task = task_state(&rollout.uid, record, base.request.as_deref(), base.answer.as_ref(), now);
         let (aborts, back) = (rollout.aborts(), task.as_ref().is_some_and(|task| task.back));
         let taken = is_taken(pod, rollout, now);

@@ -4,6 +4,7 @@
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the log")]
 
 mod proof;
+mod refused;
 
 use std::{
     io::{Read, Write},

@@ -170,6 +170,71 @@ async fn only_a_container_without_an_environment_from_the_object_is_restarted_wi
     assert!(message.contains("container web has an environment from a ConfigMap"), "{message}");
 }
 
+/// The `Deployment` `web` with one pod, whose containers use one `ConfigMap` each, once the controller has seen both.
+async fn two_configurations(api: &ApiServer) -> Running {
+    api.put(config("ConfigMap", "app", &json!({ "a": "1" })));
+    api.put(config("ConfigMap", "proxy", &json!({ "a": "1" })));
+    deployment(api, "web", "configmap/app=web,configmap/proxy=side");
+    let owner = |kind: &str, name: &str, uid: &Value| json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true}]);
+    let uid = api.store(|store| store.get("deployments", "shop", "web").unwrap()["metadata"]["uid"].clone());
+    let labels = json!({ "app": "web" });
+    let set = api.put(json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet",
+        "metadata": { "namespace": "shop", "name": "web-1", "labels": labels, "ownerReferences": owner("Deployment", "web", &uid) },
+        "spec": { "selector": { "matchLabels": labels } } }));
+    // Its agent does not answer: a rollout goes on until that counts as a failure.
+    let mut pod = pods::pod("shop", "web-1-0", "node-1");
+    pod["metadata"]["labels"] = labels;
+    pod["metadata"]["ownerReferences"] = owner("ReplicaSet", "web-1", &set["metadata"]["uid"]);
+    pod["spec"]["containers"] =
+        json!([{ "name": "web", "image": "web:1" }, { "name": "side", "image": "side:1" }]);
+    api.put(pod);
+    let controller = lead(api);
+    api.until("what there is is written down", |store| seen(store, "web").is_some()).await;
+    controller
+}
+
+fn containers(rollout: &Value) -> &Value {
+    &rollout["spec"]["containers"]
+}
+
+/// The second rollout supersedes the first one.
+#[tokio::test]
+async fn a_second_change_restarts_the_containers_of_the_first_too() {
+    let api = start().await;
+    let _controller = two_configurations(&api).await;
+    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
+    api.until("the first rollout", |store| rollouts(store).len() == 1).await;
+    assert_eq!(containers(&api.store(|store| rollouts(store))[0]), &json!([{ "name": "web" }]));
+    api.edit_of("configmaps", "shop", "proxy", |map| map["data"]["a"] = json!("2"));
+    api.until("the second rollout", |store| rollouts(store).len() == 2).await;
+    let all = api.store(|store| rollouts(store));
+    assert!(
+        all.iter().any(|one| *containers(one) == json!([{ "name": "web" }, { "name": "side" }])),
+        "{all:#?}"
+    );
+}
+
+/// A canary that is paused would otherwise be superseded, and half of the pods left with its image.
+#[tokio::test]
+async fn a_change_waits_for_the_rollout_of_a_user() {
+    let api = start().await;
+    let _controller = two_configurations(&api).await;
+    let canary = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+        "metadata": {"namespace": "shop", "name": "canary", "generation": 1, "creationTimestamp": inplace::process::clock::now()},
+        "spec": {"target": {"workloadRef": {"kind": "Deployment", "name": "web"}}, "paused": true,
+            "containers": [{"name": "web", "image": "web:2"}], "allowTemplateDrift": true}});
+    api.put(canary);
+    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
+    let waits = |event: &Value| event["reason"] == "ConfigurationChangeWaits";
+    api.until("it waits", |store| store.events.iter().any(waits)).await;
+    assert_eq!(api.store(|store| rollouts(store)).len(), 1);
+    let event = api.events().into_iter().find(waits).unwrap();
+    assert!(event["message"].as_str().unwrap().contains("InPlaceRollout canary"), "{event}");
+    api.store(|store| store.remove_of("inplacerollouts", "shop", "canary"));
+    api.until("a rollout", |store| rollouts(store).len() == 1).await;
+    assert_eq!(containers(&api.store(|store| rollouts(store))[0]), &json!([{ "name": "web" }]));
+}
+
 #[tokio::test]
 async fn a_secret_that_may_not_be_read_is_reported_and_nothing_is_done() {
     let api = start().await;

@@ -24,7 +24,7 @@ use crate::process::backoff::Backoff;
 
 /// The annotations: each writer has its own.
 const KEYS: [&str; 3] = [annotation::PREFETCH, annotation::ROLLOUT_PREFETCH, workload_key::PREFETCH];
-/// Images that one annotation may name; others are ignored.
+/// Entries that one annotation may have; others are ignored.
 const MAX_IMAGES: usize = 8;
 /// Attempts at one image. After that the image is left to its request.
 const MAX_ATTEMPTS: u32 = 3;
@@ -160,10 +160,12 @@ fn named(pods: &[std::sync::Arc<Pod>]) -> BTreeMap<String, PodRef> {
     named
 }
 
-/// The references in the value of the annotation; invalid ones are ignored.
+/// The references in the value of the annotation; invalid ones are ignored. Whoever may change a pod writes it, and it is
+/// read at each change of any pod: no more of it is parsed than counts.
 fn references(text: &str) -> BTreeSet<String> {
     let valid = |part: &str| ImageRef::parse(part).ok().map(|image| image.to_string());
-    text.split(',').map(str::trim).filter_map(valid).take(MAX_IMAGES).collect()
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.take(MAX_IMAGES).filter_map(valid).collect()
 }
 
 /// Returns once no pod names `reference`.
@@ -183,5 +185,7 @@ mod tests {
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["repo/app:v2"]);
         let many: Vec<_> = (0..20).map(|number| format!("app:{number}")).collect();
         assert_eq!(references(&many.join(",")).len(), MAX_IMAGES);
+        let late = format!("{},app:1", ["not a reference"; MAX_IMAGES].join(","));
+        assert!(references(&late).is_empty(), "invalid ones count as well");
     }
 }

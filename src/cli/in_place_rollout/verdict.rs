@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, RolloutPhase};
+use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, RolloutPhase, SOME_FAILED};
 use crate::cli::exit::Exit;
 
 /// The state of a rollout, and the message for a person.
@@ -44,6 +44,10 @@ pub(in crate::cli) fn verdict(rollout: &InPlaceRollout) -> Verdict {
         RolloutPhase::Paused if rollout.spec.paused => Verdict {
             end: Some(Exit::Failed),
             message: format!("Paused (run `inplace rollout resume ipr/{name}` to continue): {far}"),
+        },
+        RolloutPhase::Paused if status.reason == SOME_FAILED => Verdict {
+            end: Some(Exit::Failed),
+            message: format!("pods failed before the partition ({}): {far}", amount(&rollout.spec.partition)),
         },
         RolloutPhase::Paused => Verdict {
             end: Some(Exit::Done),
@@ -136,6 +140,12 @@ mod tests {
             (none(), status("Paused", 1), None, "has not observed the latest change"),
             (none(), Value::Null, None, "has not observed the latest change"),
             (none(), status("Paused", 2), Some(Exit::Done), "complete up to its partition (50%): it is so"),
+            (
+                none(),
+                json!({"observedGeneration": 2, "phase": "Paused", "reason": "SomePodsFailed", "wanted": 2, "failed": 1}),
+                Some(Exit::Failed),
+                "pods failed before the partition (50%): 0/2 done, 0 busy, 1 failed",
+            ),
             (
                 json!({"paused": true}),
                 status("Paused", 2),

@@ -54,33 +54,38 @@ impl NodePods {
     ) -> Result<(), Error> {
         let doing = format!("changing the image of container {container} of pod {pod}");
         let text = text(&doing, status)?;
-        self.write(&doing, pod, |seen| {
-            if seen.is_mirror() {
-                let message =
-                    "the pod is a static pod: change the image in its manifest on the node".to_owned();
-                return Fit::Never(Class::Final, message);
-            }
-            let Some((place, image)) = seen.place(container) else {
-                return Fit::Never(Class::Gone, "the pod has no such container".to_owned());
-            };
-            if image == to {
-                return Fit::Done;
-            }
-            if image != from {
-                let message = format!("another client changed the image of {container} to {image}");
-                return Fit::Never(Class::Refused, message);
-            }
-            let (list, index) = (place.list(), place.index.to_string());
-            let field = |field| ["spec", list, &index, field];
-            let mut operations = annotated(seen, &[(annotation::STATUS, &text)]);
-            operations.extend([
-                patch::test(field("name"), container),
-                patch::test(field("image"), from),
-                patch::replace(field("image"), to),
-            ]);
-            Fit::Write(Change::Json(operations))
+        self.write(&doing, pod, |seen| match respec(seen, container, (from, to), &text) {
+            Ok(Some(operations)) => Fit::Write(Change::Json(operations)),
+            Ok(None) => Fit::Done,
+            Err((class, message)) => Fit::Never(class, message),
         })
         .await
+    }
+
+    /// Asks the API server whether it accepts that change, and changes nothing: the admission of the cluster may refuse the
+    /// image, and then nothing may run it.
+    ///
+    /// # Errors
+    /// As those of [`Self::respec`].
+    pub async fn may_respec(
+        &self,
+        pod: &PodRef,
+        container: &str,
+        from: &str,
+        to: &str,
+        status: &Status,
+    ) -> Result<(), Error> {
+        let doing =
+            format!("asking whether the image of container {container} of pod {pod} may be changed to {to}");
+        let text = text(&doing, status)?;
+        let seen = self.fetch(&doing, pod).await?;
+        match respec(&seen, container, (from, to), &text) {
+            Ok(Some(operations)) => {
+                self.server.would_change(&doing, &pod.namespace, &pod.name, operations).await
+            }
+            Ok(None) => Ok(()),
+            Err((class, message)) => Err(Error::own(&doing, class, message)),
+        }
     }
 
     /// Opens or closes the readiness gate. Only its own condition is written, so that concurrent writes of the
@@ -230,6 +235,39 @@ impl NodePods {
     pub(super) fn api_uid(&self, pod: &PodRef) -> String {
         self.get(pod).map_or_else(|| pod.uid.clone(), |seen| seen.api_uid().to_owned())
     }
+}
+
+/// The change of the image of a container from the first to the second one, with the status in the annotation; `None` if it
+/// has the second one already. The error says why the change must not be made.
+fn respec(
+    seen: &Pod,
+    container: &str,
+    (from, to): (&str, &str),
+    status: &str,
+) -> Result<Option<Vec<PatchOperation>>, (Class, String)> {
+    if seen.is_mirror() {
+        let message = "the pod is a static pod: change the image in its manifest on the node".to_owned();
+        return Err((Class::Final, message));
+    }
+    let Some((place, image)) = seen.place(container) else {
+        return Err((Class::Gone, "the pod has no such container".to_owned()));
+    };
+    if image == to {
+        return Ok(None);
+    }
+    if image != from {
+        let message = format!("another client changed the image of {container} to {image}");
+        return Err((Class::Refused, message));
+    }
+    let (list, index) = (place.list(), place.index.to_string());
+    let field = |field| ["spec", list, &index, field];
+    let mut operations = annotated(seen, &[(annotation::STATUS, status)]);
+    operations.extend([
+        patch::test(field("name"), container),
+        patch::test(field("image"), from),
+        patch::replace(field("image"), to),
+    ]);
+    Ok(Some(operations))
 }
 
 fn text(doing: &str, value: &impl Serialize) -> Result<String, Error> {

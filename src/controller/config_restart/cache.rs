@@ -24,15 +24,25 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::api::annotation;
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
+use crate::api::in_place_rollout::InPlaceRollout;
 use crate::api::selector;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{Age, MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::cluster::trim::{Trim, Trimmed};
-use crate::config_restart::{Content, HandledHashes, Source};
+use crate::config_restart::{Content, HandledHashes, MAX_TEXT, Source};
+use crate::rollout::desired::Rollout;
 
 /// The group of workloads that carry the annotation.
 const ANNOTATED: &str = "annotated";
+
+/// The annotations that are read.
+const READ: [&str; 4] = [
+    annotation::RESTART_ON_CHANGE,
+    annotation::RESTART_ON_CHANGE_SEEN,
+    annotation::RESTART_ON_CHANGE_MAX_UNAVAILABLE,
+    annotation::RESTART_ON_CHANGE_ORDER,
+];
 
 /// A workload with the annotation.
 #[derive(Clone, Debug)]
@@ -77,7 +87,11 @@ where
 
     fn trim(source: Annotated) -> (ObjectMeta, Self) {
         let mut annotations = source.metadata.annotations.clone().unwrap_or_default();
-        annotations.retain(|key, _| key.starts_with(annotation::RESTART_ON_CHANGE));
+        annotations.retain(|key, _| READ.contains(&key.as_str()));
+        // What is longer is refused: only that is kept of it.
+        for text in annotations.values_mut().filter(|text| text.len() > MAX_TEXT) {
+            *text = text.chars().take(MAX_TEXT + 1).collect();
+        }
         (source.metadata, Self { annotations, kind: PhantomData })
     }
 
@@ -364,6 +378,27 @@ impl Server {
         let pod = found.spec.template.and_then(|template| template.spec).unwrap_or_default();
         let labels = found.spec.selector.as_ref().map(selector::text).unwrap_or_default();
         Ok(WorkloadTemplate { pod, labels })
+    }
+
+    /// The rollouts in progress that have the target of `rollout`, and are not `rollout` itself.
+    ///
+    /// # Errors
+    /// As any call.
+    pub(crate) async fn others_in_progress(
+        &self,
+        rollout: &InPlaceRollout,
+    ) -> Result<Vec<InPlaceRollout>, Error> {
+        let own = Rollout::read(rollout.clone());
+        let selection = Selection {
+            what: format!("the InPlaceRollouts of namespace {}", own.namespace),
+            namespace: Some(own.namespace.clone()),
+            ..Selection::default()
+        };
+        let is_other = |other: &InPlaceRollout| {
+            let other = Rollout::read(other.clone());
+            other.name != own.name && other.is_active() && other.has_target_of(&own)
+        };
+        Ok(self.list_of_age(&selection, &Age::Newest, is_other).await?.items)
     }
 
     /// The names of the pods with these labels.

@@ -10,8 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +40,8 @@ const TICK: Duration = Duration::from_secs(1);
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pods that are patched at the same time.
 const AT_ONCE: usize = 8;
+/// Objects of one namespace that are watched at most. Each is a watch of its own, because a Role may permit it alone.
+const WATCHED_OF_NAMESPACE: usize = 256;
 /// The rollout's name starts with at most this many bytes of the workload's name.
 const STEM: usize = 60;
 
@@ -73,6 +77,8 @@ struct Changes {
     server: Server,
     subjects: Subjects,
     watched: BTreeMap<ObjectKey, WatchedObject>,
+    /// The number of watched objects, by namespace.
+    counts: HashMap<String, usize>,
     /// The open changes, by the uid of the workload.
     open: HashMap<String, Change>,
     events: Events,
@@ -84,8 +90,9 @@ pub(super) async fn run(common: Common, stop: CancellationToken) {
     let Common { server, identity, .. } = common;
     let subjects = Subjects::watch(&server, &stop);
     let events = Events::new(server.clone(), identity);
-    let (watched, open, reported) = (BTreeMap::new(), HashMap::new(), HashSet::new());
-    let mut changes = Changes { server, subjects, watched, open, events, reported };
+    let (watched, counts) = (BTreeMap::new(), HashMap::new());
+    let (open, reported) = (HashMap::new(), HashSet::new());
+    let mut changes = Changes { server, subjects, watched, counts, open, events, reported };
     let working = async {
         loop {
             changes.reconcile().await;
@@ -99,7 +106,13 @@ impl Changes {
     async fn reconcile(&mut self) {
         let subjects = self.subjects.list();
         let mut named = BTreeSet::new();
+        self.counts.clear();
+        for (_, namespace, _) in self.watched.keys() {
+            *self.counts.entry(namespace.clone()).or_default() += 1;
+        }
         for subject in &subjects {
+            // The webhooks and the lease have the same thread.
+            yield_now().await;
             let read = config_restart::parse(&subject.text)
                 .and_then(|references| Ok((references, Options::of(subject)?)));
             match read {
@@ -138,10 +151,10 @@ impl Changes {
         let step =
             decide(&subject.uid, references, &contents, subject.handled.as_ref(), &mut change, clock::now());
         let done = self.take(&step, subject, references, change.as_mut(), options).await;
-        if let Some(change) = change.filter(|_| step != Step::Restart || done.is_err()) {
+        if let Some(change) = change.filter(|_| step != Step::Restart || !matches!(done, Ok(Taken::Done))) {
             self.open.insert(subject.uid.clone(), change);
         }
-        done
+        done.map(drop)
     }
 
     async fn take(
@@ -151,9 +164,9 @@ impl Changes {
         references: &[Reference],
         change: Option<&mut Change>,
         options: &Options,
-    ) -> Result<(), Error> {
+    ) -> Result<Taken, Error> {
         match (step, change) {
-            (Step::Record(hashes), _) => self.server.record_handled(subject, hashes).await,
+            (Step::Record(hashes), _) => self.server.record_handled(subject, hashes).await?,
             (Step::Refresh, Some(change)) => {
                 let labels = self.server.workload_template(subject).await?.labels;
                 if !labels.is_empty() {
@@ -168,52 +181,86 @@ impl Changes {
                         .await?;
                 }
                 change.refreshed = Some(clock::now());
-                Ok(())
             }
-            (Step::Restart, Some(change)) => {
-                let pod = self.server.workload_template(subject).await?.pod;
-                let names = containers(&pod, references, &change.changed);
-                let what = change.changed.join(", ");
-                let template = PodTemplate(json!({ "spec": pod }));
-                let starts_first = options.order == Order::StartFirst;
-                let problem = start_first::problem(&template, names.iter().map(String::as_str));
-                if names.is_empty() {
-                    let note = format!(
-                        "{what} changed, but no container of the pod template uses it: name the container in the annotation, \
-                         {what}=CONTAINER"
-                    );
-                    self.report(subject, "NothingToRestart", true, note).await;
-                } else if let Some(problem) = problem.filter(|_| starts_first) {
-                    let note = format!(
-                        "{what} changed, and nothing is restarted: the order StartFirst is not possible: {problem}. Remove the \
-                         annotation {}, or name one container, {what}=CONTAINER; then restart {} with `inplace restart`",
-                        annotation::RESTART_ON_CHANGE_ORDER,
-                        names.join(", ")
-                    );
-                    self.report(subject, "CannotStartFirst", true, note).await;
-                } else {
-                    let missing = start_first::missing_seconds(
-                        options.order,
-                        names.len(),
-                        start_first::grace_seconds(&template),
-                    );
-                    let rollout = rollout(subject, change, &names, options, missing);
-                    self.server.create_rollout(&rollout).await?;
-                    let name = kube::ResourceExt::name_any(&rollout);
-                    tracing::info!(%subject, rollout = name, what, "the configuration has changed: created a rollout");
-                    let note = format!("{what} changed: InPlaceRollout {name} restarts {}", names.join(", "));
-                    self.report(subject, "ConfigurationChanged", false, note).await;
-                }
-                self.server.record_handled(subject, &change.handled).await
-            }
-            _ => Ok(()),
+            (Step::Restart, Some(change)) => return self.restart(subject, references, change, options).await,
+            _ => {}
         }
+        Ok(Taken::Done)
+    }
+
+    /// Creates the rollout for `change`, unless another one of the workload has to end first.
+    async fn restart(
+        &mut self,
+        subject: &Subject,
+        references: &[Reference],
+        change: &mut Change,
+        options: &Options,
+    ) -> Result<Taken, Error> {
+        let pod = self.server.workload_template(subject).await?.pod;
+        let mut names = containers(&pod, references, &change.changed);
+        let what = change.changed.join(", ");
+        let template = PodTemplate(json!({ "spec": pod }));
+        let starts_first = options.order == Order::StartFirst;
+        let problem = start_first::problem(&template, names.iter().map(String::as_str));
+        if names.is_empty() {
+            let note = format!(
+                "{what} changed, but no container of the pod template uses it: name the container in the annotation, \
+                 {what}=CONTAINER"
+            );
+            self.report(subject, "NothingToRestart", true, note).await;
+        } else if let Some(problem) = problem.filter(|_| starts_first) {
+            let note = format!(
+                "{what} changed, and nothing is restarted: the order StartFirst is not possible: {problem}. Remove the \
+                 annotation {}, or name one container, {what}=CONTAINER; then restart {} with `inplace restart`",
+                annotation::RESTART_ON_CHANGE_ORDER,
+                names.join(", ")
+            );
+            self.report(subject, "CannotStartFirst", true, note).await;
+        } else {
+            let grace = start_first::grace_seconds(&template);
+            let others =
+                self.server.others_in_progress(&rollout(subject, change, &names, options, 0)).await?;
+            if let Some(other) = others.iter().find(|other| starts_first || !is_restart_of(subject, other)) {
+                let other = kube::ResourceExt::name_any(other);
+                let note = format!(
+                    "{what} changed: {} is restarted once InPlaceRollout {other} has ended",
+                    names.join(", ")
+                );
+                self.report(subject, "ConfigurationChangeWaits", true, note).await;
+                change.refreshed = Some(clock::now());
+                return Ok(Taken::Waits);
+            }
+            // The new rollout supersedes them, so it restarts their containers too.
+            names = with_those_of(&others, &pod, &names);
+            let missing = start_first::missing_seconds(options.order, names.len(), grace);
+            let rollout = rollout(subject, change, &names, options, missing);
+            self.server.create_rollout(&rollout).await?;
+            let name = kube::ResourceExt::name_any(&rollout);
+            tracing::info!(%subject, rollout = name, what, "the configuration has changed: created a rollout");
+            let note = format!("{what} changed: InPlaceRollout {name} restarts {}", names.join(", "));
+            self.report(subject, "ConfigurationChanged", false, note).await;
+        }
+        self.server.record_handled(subject, &change.handled).await?;
+        Ok(Taken::Done)
     }
 
     /// The cached content of an object that the workload names.
     async fn content(&mut self, subject: &Subject, reference: &Reference) -> Content {
-        let server = &self.server;
         let key = object_key(subject, reference);
+        if !self.watched.contains_key(&key) {
+            let count = self.counts.entry(subject.namespace.clone()).or_default();
+            if *count >= WATCHED_OF_NAMESPACE {
+                let note = format!(
+                    "not all objects that annotation {} names are watched: those of one namespace are {WATCHED_OF_NAMESPACE} at \
+                     most",
+                    annotation::RESTART_ON_CHANGE
+                );
+                self.report(subject, "TooManyWatchedObjects", true, note).await;
+                return Content::Unreadable;
+            }
+            *count += 1;
+        }
+        let server = &self.server;
         let object = self.watched.entry(key.clone()).or_insert_with(|| {
             let watched = Watched::new(server, reference.source, &subject.namespace, &reference.name);
             WatchedObject { watched, asked: Instant::now(), refused: false }
@@ -265,6 +312,29 @@ impl Changes {
             self.reported.insert(key);
         }
     }
+}
+
+/// The result of a step.
+enum Taken {
+    Done,
+    /// The change is restarted later.
+    Waits,
+}
+
+/// True for a rollout that was created for an earlier change of the same workload: it only restarts, and with the same
+/// parameters.
+fn is_restart_of(subject: &Subject, rollout: &InPlaceRollout) -> bool {
+    let owners = rollout.metadata.owner_references.as_deref().unwrap_or_default();
+    let only_restarts = rollout.spec.containers.iter().all(|container| container.image.is_none());
+    only_restarts && owners.iter().any(|owner| owner.uid == subject.uid)
+}
+
+/// The containers `names`, and those of the `rollouts` that the template has, in the order of the template.
+fn with_those_of(rollouts: &[InPlaceRollout], pod: &PodSpec, names: &[String]) -> Vec<String> {
+    let of_others = rollouts.iter().flat_map(|rollout| &rollout.spec.containers);
+    let others: HashSet<_> = of_others.map(|container| container.name.as_str()).collect();
+    let all = pod.containers.iter().chain(pod.init_containers.iter().flatten()).map(|one| &one.name);
+    all.filter(|name| names.contains(name) || others.contains(name.as_str())).cloned().collect()
 }
 
 fn object_key(subject: &Subject, reference: &Reference) -> ObjectKey {

@@ -109,7 +109,8 @@ async fn reconcile_cached(
     }
     let again = requeue_at.map(clock::until);
     let again = if status.phase.is_terminal() {
-        again
+        // The next reconcile finds it at its end, and waits for the end of its time to live.
+        Some(Duration::ZERO)
     } else {
         Some(again.unwrap_or(MAX_INTERVAL).min(MAX_INTERVAL))
     };
@@ -172,7 +173,7 @@ async fn end_invalid(context: &Context, key: &Key, rollout: &Rollout) -> Result<
     for event in &decision.events {
         context.events.report(key.reference(&rollout.uid), event).await;
     }
-    Ok(Outcome::default())
+    Ok(Outcome { again: Some(Duration::ZERO), ..Outcome::default() })
 }
 
 /// Deletes an ended rollout when its time to live is over.

@@ -102,11 +102,14 @@ impl HookRunLease {
         let me = self.context.identity.runner.clone();
         let found = Instant::now();
         let mut backoff = BACKOFF;
+        // A takeover whose answer is lost is one all the same.
+        let mut was_foreign = false;
         loop {
             let began = Instant::now();
             let named = self.run.runner();
             let release_by = found + self.context.identity.release_timeout;
             let is_foreign = named.is_some_and(|named| named != me);
+            was_foreign = is_foreign || was_foreign && named.is_some();
             if is_foreign && began < release_by {
                 self.wait(release_by).await?;
                 continue;
@@ -121,7 +124,7 @@ impl HookRunLease {
                     self.upsert(&run);
                     if self.is_named() {
                         self.confirmed_at = began;
-                        let run = if is_foreign { self.fence().await? } else { run };
+                        let run = if was_foreign { self.fence().await? } else { run };
                         return Ok(content(&run));
                     }
                 }

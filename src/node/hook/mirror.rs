@@ -90,7 +90,7 @@ impl Mirror {
 }
 
 /// The HookRun object for `hook`. `owner` is the uid of its pod at the API server.
-pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: Option<&str>) -> HookRun {
+pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: &str) -> HookRun {
     let kind = match hook.moment {
         Moment::Before | Moment::Handover => annotation::PRE_INPLACE,
         Moment::After => annotation::POST_INPLACE,
@@ -100,18 +100,18 @@ pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: Opti
         (annotation::HOOK_TYPE, kind.to_owned()),
         (annotation::OPERATION, label_value(&operation.request.id)),
     ];
-    let owner = owner.map(|uid| OwnerReference {
+    let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
         name: operation.pod.name.clone(),
-        uid: uid.to_owned(),
+        uid: owner.to_owned(),
         ..OwnerReference::default()
-    });
+    };
     let mut object = HookRun::new(&hook.run, hook.spec.clone());
     object.metadata = ObjectMeta {
         namespace: Some(operation.pod.namespace.clone()),
         labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
-        owner_references: owner.map(|owner| vec![owner]),
+        owner_references: Some(vec![owner]),
         ..object.metadata
     };
     object
@@ -129,6 +129,10 @@ struct Writer {
     written: Option<(HookRunStatus, Instant)>,
     /// True once a failure was logged.
     reported: bool,
+}
+
+fn is_denied(error: &Error, view: &Publication) -> bool {
+    error.class() == Class::Denied && view.fate == Fate::Open
 }
 
 /// What follows a write.
@@ -158,7 +162,8 @@ impl Writer {
                         return;
                     }
                 }
-                Err(error) if error.class().is_unavailable() => {
+                // An API server that starts denies what it permits a moment later.
+                Err(error) if error.class().is_unavailable() || is_denied(&error, &view) => {
                     self.report(&error);
                     if view.fate != Fate::Open
                         && Instant::now() >= *ends.get_or_insert_with(|| Instant::now() + MAX_WAIT)

@@ -78,7 +78,9 @@ fn play(bench: &mut Bench, before: Option<HookPhase>, after: Option<HookPhase>) 
         }
         if let Some(moment) = bench.operation.awaited_hook().map(|hook| hook.moment) {
             let verdict = if moment == Moment::Before { before } else { after };
-            bench.operation.measured(moment, reported(verdict.unwrap_or(HookPhase::Running)));
+            bench
+                .operation
+                .measured((moment, round(&bench.operation)), reported(verdict.unwrap_or(HookPhase::Running)));
         }
     }
     panic!("no end: {:?}", bench.operation);
@@ -118,11 +120,51 @@ fn what_was_measured_of_an_instance_does_not_count_for_the_next_one() {
             find(&mut bench.snapshot, "app-3").state = State::Unknown;
         }
         measured += u32::from(moment == Moment::After);
-        bench.operation.measured(moment, reported(HookPhase::Successful));
+        bench.operation.measured((moment, round(&bench.operation)), reported(HookPhase::Successful));
     };
     assert_eq!(outcome, Outcome::Succeeded);
     let removed = bench.log.iter().filter(|line| *line == "Remove app-3").count();
     assert_eq!((removed, measured), (1, 2), "{:?}", bench.log);
+}
+
+fn round(operation: &Operation) -> u32 {
+    operation.awaited_hook().map_or(0, |hook| hook.round)
+}
+
+/// The address of the pod is nobody's until its kubelet has made a new sandbox, and then another one.
+#[test]
+fn nothing_is_measured_while_the_sandbox_is_gone_and_all_is_measured_again_in_the_next_one() {
+    let mut situation = with_hooks(pod_in_cluster());
+    situation
+        .sources
+        .values_mut()
+        .for_each(|source| source.alias = Some(crate::operation::fixtures::ALIAS.into()));
+    let mut bench = Bench::of(GATED, situation, Kubelet::Watching);
+    while bench.operation.step != PostHook {
+        bench.step(&mut |_, _| Answer::Obey);
+        if bench.operation.awaited_hook().is_some_and(|hook| hook.moment == Moment::Before) {
+            bench.operation.measured((Moment::Before, 0), reported(HookPhase::Successful));
+        }
+    }
+    let begun = (Moment::After, round(&bench.operation));
+    bench.operation.measured(begun, reported(HookPhase::Running));
+    bench.snapshot.sandbox.as_mut().unwrap().ready = false;
+    for _ in 0..10 {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    assert_eq!(bench.operation.awaited_hook(), None, "{:?}", bench.operation.step);
+    bench.operation.measured(begun, reported(HookPhase::Error));
+    crate::operation::next::interference::move_pod(&mut bench.snapshot, "sha:v1");
+    while bench.operation.awaited_hook().is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    let hook = bench.operation.awaited_hook().unwrap();
+    assert_eq!((hook.moment, &hook.status), (Moment::After, &HookRunStatus::default()));
+    // What the process that measured before the loss reports now is about the old sandbox.
+    bench.operation.measured(begun, reported(HookPhase::Error));
+    assert_eq!(bench.operation.awaited_hook().map(Hook::verdict), Some(None));
+    let good = Some(HookPhase::Successful);
+    assert_eq!(play(&mut bench, good, good), Outcome::Succeeded);
 }
 
 #[test]
@@ -144,7 +186,7 @@ fn the_drain_begins_when_the_hook_has_passed_and_traffic_comes_after_the_other()
         if let Some(moment) = bench.operation.awaited_hook().map(|hook| hook.moment) {
             let closed = bench.log.contains(&"Gate Drain".to_owned());
             assert_eq!(closed, moment == Moment::After, "{:?}", bench.log);
-            bench.operation.measured(moment, reported(HookPhase::Successful));
+            bench.operation.measured((moment, round(&bench.operation)), reported(HookPhase::Successful));
         }
         if steps.last() != Some(&bench.operation.step) {
             steps.push(bench.operation.step);
@@ -232,13 +274,13 @@ fn while_a_hook_runs_the_operation_can_be_withdrawn_and_the_pod_is_watched() {
 #[test]
 fn what_comes_too_late_changes_nothing() {
     let mut bench = bench(GATED);
-    bench.operation.measured(Moment::After, reported(HookPhase::Successful));
+    bench.operation.measured((Moment::After, 0), reported(HookPhase::Successful));
     assert_eq!(bench.operation.post_hook.as_ref().unwrap().verdict(), None);
     while bench.operation.awaited_hook().is_none() {
         bench.step(&mut |_, _| Answer::Obey);
     }
-    bench.operation.measured(Moment::Before, reported(HookPhase::Failed));
-    bench.operation.measured(Moment::Before, reported(HookPhase::Successful));
+    bench.operation.measured((Moment::Before, 0), reported(HookPhase::Failed));
+    bench.operation.measured((Moment::Before, 0), reported(HookPhase::Successful));
     assert_eq!(play(&mut bench, None, None).reason(), "PreHookFailed");
 }
 
@@ -253,7 +295,7 @@ fn a_hook_that_was_passed_is_not_run_again_by_the_next_process() {
             Answer::Obey
         });
         if let Some(moment) = bench.operation.awaited_hook().map(|hook| hook.moment) {
-            bench.operation.measured(moment, reported(HookPhase::Successful));
+            bench.operation.measured((moment, round(&bench.operation)), reported(HookPhase::Successful));
         }
     }
     let journal = serde_json::to_string(&bench.operation).unwrap();
@@ -365,6 +407,9 @@ fn whom_it_asks_is_not_written_down_and_comes_from_a_template_that_says_the_same
     let mut other = template.clone();
     other.metrics[0].successful_limit = Some(1);
     assert_eq!(read.restored(&other), None);
+    let mut elsewhere = template.clone();
+    elsewhere.metrics[0].provider.web.as_mut().unwrap().url = "http://pod/?token=other".to_owned();
+    assert_eq!(read.restored(&elsewhere), None, "what was measured there does not count here");
     let ordered = HookTemplateSpec { policy: Some(Policy::Ordered), ..template };
     assert_eq!(read.restored(&ordered), None);
 }

@@ -24,7 +24,7 @@ fn count(bench: &Bench, line: &str) -> usize {
 }
 
 /// Gives the pod a new sandbox, in which a kubelet has started `app` from `image_id`.
-fn move_pod(snapshot: &mut Snapshot, image_id: &str) {
+pub(in crate::operation) fn move_pod(snapshot: &mut Snapshot, image_id: &str) {
     let sandbox = snapshot.sandbox.as_mut().unwrap();
     (sandbox.id, sandbox.ready) = ("sandbox-2".into(), true);
     let spec_hash = find(snapshot, "side-2").spec_hash.clone();
@@ -35,6 +35,30 @@ fn move_pod(snapshot: &mut Snapshot, image_id: &str) {
         (container.created_at, container.started_at) = (at(25_000), Some(at(25_000)));
     }
     find(snapshot, "app-new").image_id = image_id.into();
+}
+
+/// The container ends by itself while its fence is created, and is collected: of those that do not run, the fence is the newest.
+#[test]
+fn a_container_that_is_collected_before_the_first_touch_is_restarted_once_its_kubelet_has_started_it() {
+    for attempt in [0, 3] {
+        let mut bench = Bench::new(RESTART, pod(Owner::Kubelet));
+        while bench.log.is_empty() {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        assert_eq!(bench.log, ["Fence app 4"]);
+        bench.snapshot.containers.retain(|container| container.name != "app" || container.fence);
+        find(&mut bench.snapshot, "app-fence-4").holder = true;
+        for _ in 0..20 {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        assert_eq!(bench.log.len(), 1, "{:?}", bench.log);
+        let (next, now) = (instance("app", attempt, State::Running), bench.now);
+        bench.snapshot.containers.push(Container { created_at: now, started_at: Some(now), ..next });
+        assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+        let running = bench.snapshot.running("app");
+        assert_eq!((running.len(), running[0].attempt), (1, attempt + 1), "{:?}", bench.log);
+        assert!(bench.snapshot.fences("app").next().is_none());
+    }
 }
 
 #[test]

@@ -233,6 +233,28 @@ fn a_pre_stop_handler_of_a_standby_runs_once_even_if_the_process_dies() {
     assert_eq!((outcome, handlers), (Outcome::Succeeded, vec![true, false, false]));
 }
 
+/// As that of the container, whose stop has no grace period either.
+#[test]
+fn without_a_grace_period_no_pre_stop_handler_runs() {
+    for (grace, runs) in [(0, false), (5, true)] {
+        let mut with_handler = situation();
+        find(&mut with_handler.snapshot, "app-2").has_pre_stop = true;
+        let text = format!(
+            r#"{{"id":"r","containers":[{{"name":"app"}}],"order":"StartFirst","terminationGracePeriodSeconds":{grace}}}"#
+        );
+        let mut bench = Bench::of(&text, with_handler, Kubelet::Watching);
+        bench.listens_after = Some(0);
+        let mut handlers = 0;
+        let outcome = bench.play(|effect, _| {
+            let is_handler =
+                matches!(effect, Effect::PreStop { .. } | Effect::StopStandby { pre_stop: true, .. });
+            handlers += usize::from(is_handler);
+            Answer::Obey
+        });
+        assert_eq!((outcome, handlers > 0), (Outcome::Succeeded, runs), "{:?}", bench.log);
+    }
+}
+
 #[test]
 fn containers_that_cannot_have_a_standby_are_refused() {
     type Change = fn(&mut Situation);

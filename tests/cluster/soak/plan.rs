@@ -49,7 +49,8 @@ pub(super) enum PodKind {
 }
 
 /// The pods of a run on each of its nodes.
-pub(super) const PODS_OF_NODE: [PodKind; 3] = [PodKind::Plain, PodKind::Gated, PodKind::Served];
+pub(super) const PODS_OF_NODE: [PodKind; 6] =
+    [PodKind::Plain, PodKind::Gated, PodKind::Served, PodKind::Plain, PodKind::Gated, PodKind::Served];
 pub(super) const NODES: usize = 2;
 /// The number of pods that get operations of their own.
 pub(super) const PODS: usize = PODS_OF_NODE.len() * NODES;
@@ -242,7 +243,7 @@ impl Iterator for Plan {
                 let target = usize::try_from(numbers.below(1 + PODS as u64)).unwrap();
                 Move::Operate { target, operation: numbers.choose(operations(target)) }
             }
-            60..=65 => Move::Disturb {
+            60..=62 => Move::Disturb {
                 fault: numbers.choose(&FAULTS),
                 node: usize::try_from(numbers.below(NODES as u64)).unwrap(),
                 milliseconds: SHORTEST_FAULT + numbers.below(LONGEST_FAULT - SHORTEST_FAULT),

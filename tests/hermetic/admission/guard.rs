@@ -443,6 +443,30 @@ async fn a_run_of_the_guards_name_that_is_somebody_elses_holds_up_nobody() {
     is_yes(&guard_fixture.deleted(json!({})).await);
 }
 
+/// The HookRuns of one namespace may be many and large, and whoever owns them can delete its pods again and again.
+#[tokio::test]
+async fn reviews_that_take_long_hold_up_no_pod_without_the_guard() {
+    let guard_fixture = GuardFixture::found().await;
+    let api = &guard_fixture.fixture.api;
+    let mut plain = guard_fixture.pod.clone();
+    plain["metadata"] = json!({"namespace": "shop", "name": "plain"});
+    api.put(plain);
+    api.on("LIST hookruns").times(1000).fault(Fault::Hang);
+    let flood = join_all((0..64).map(|_| guard_fixture.deleted(json!({}))));
+    let evicted = async {
+        // Of 16 at once a namespace has 12, in each of the two processes.
+        eventually_async(WAIT_LIMIT, "the reviews wait", async || {
+            let count = api.count("LIST hookruns");
+            if count >= 24 { Ok(()) } else { Err(format!("{count} lists")) }
+        })
+        .await;
+        guard_fixture.evicted("plain", json!({})).await
+    };
+    let (refused, evicted) = tokio::join!(flood, evicted);
+    assert_eq!(evicted["allowed"], true, "{evicted}");
+    assert!(refused.iter().all(|answer| no(answer, 403).contains("takes too long")));
+}
+
 #[tokio::test]
 async fn runs_that_somebody_makes_beside_a_pods_own_are_read_some_at_a_time() {
     let guard_fixture = GuardFixture::found().await;

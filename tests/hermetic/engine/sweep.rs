@@ -1,6 +1,7 @@
 //! Tests of the sweep: what is removed without an operation, and what is never removed.
 
 use inplace::api::annotation;
+use inplace::cri::proto::v1::ContainerState;
 use inplace::node::journal::Entry;
 use inplace::node::sweep::{remove_gone, sweep};
 use inplace::operation::snapshot::Owner;
@@ -100,6 +101,14 @@ async fn a_forgotten_standby_goes_once_its_container_runs_or_has_ended_beside_it
     let is_left = |id: &str| fixture.fake.instances("app").iter().any(|instance| instance.id == id);
     assert_eq!(fixture.sweep().await, 0);
     assert!(is_left(&standby) && is_left(&app), "nothing else serves");
+    // One that could not be started has replaced nothing.
+    fixture.fake.model(|m| {
+        let failed = create(m, "app", 2, &[(annotation::CONTAINER_NAME, "app")]);
+        let failed = m.container_mut(&failed).unwrap();
+        (failed.state, failed.exit_code) = (ContainerState::ContainerExited, 128);
+    });
+    assert_eq!(fixture.sweep().await, 0);
+    assert!(is_left(&standby));
     fixture.fake.model(|m| {
         let next = create(m, "app", 1, &[(annotation::CONTAINER_NAME, "app")]);
         m.start(&next).unwrap();

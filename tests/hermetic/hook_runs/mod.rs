@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::api_server::{ApiServer, Store};
+use super::api_server::{ApiServer, Fault, Store};
 use crate::support::http_server::{HttpServer, answer_json, never};
 
 /// The agent's name on a HookRun.

@@ -46,11 +46,24 @@ async fn a_result_that_cannot_be_written_stays_where_it_is() {
 
 #[tokio::test]
 async fn what_is_taken_away_stops_before_it_begins_elsewhere() {
+    taken_away(None).await;
+}
+
+/// The runner that takes it reads its own name on it afterwards.
+#[tokio::test]
+async fn what_is_taken_away_by_a_write_without_an_answer_stops_before_it_begins_elsewhere() {
+    taken_away(Some(Fault::AnswerAfterEffect(500, "etcdserver: request timed out"))).await;
+}
+
+async fn taken_away(fault: Option<Fault>) {
     let fixture = Fixture::start().await;
     fixture.put("drain", &polls(&fixture));
     // It would take the HookRun back only after a long time.
     let _first = fixture.runner_with(AGENT, &fixture.api, 8, Duration::from_secs(600)).await;
     fixture.until("the agent measures", "drain", |run| Fixture::measured(run) >= 2).await;
+    if let Some(fault) = fault {
+        fixture.api.on("PATCH hookrun").fault(fault);
+    }
     let _second = fixture.runner(CONTROLLER).await;
     fixture.until("the controller has it", "drain", |run| Fixture::runner_of(run) == Some(CONTROLLER)).await;
     let stored = Fixture::successful(&fixture.run("drain"));

@@ -12,7 +12,7 @@ fn the_agent_may_no_more_than_it_needs() {
     let expected = json!([
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
         {"apiGroups": ["inplace.dev"], "resources": ["inplacerollouts"], "verbs": ["list", "watch"]},
         {"apiGroups": ["tkex.tencent.com"], "resources": ["hooktemplates"], "verbs": ["get"]},
@@ -85,7 +85,7 @@ fn the_controller_may_no_more_than_it_needs() {
         {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
         {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]},
-        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
         {"apiGroups": ["apps"], "resources": ["deployments", "statefulsets", "daemonsets"],
             "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]},

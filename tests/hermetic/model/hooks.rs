@@ -35,8 +35,8 @@ pub(super) struct Hooks {
     after: Option<Script>,
     /// The measurement in progress. It is lost when the process dies.
     measuring: Option<(Moment, Timestamp)>,
-    /// Finished measurements that are in the journal.
-    written: BTreeMap<Moment, i32>,
+    /// Finished measurements that are in the journal, by hook and round.
+    written: BTreeMap<(Moment, u32), i32>,
     /// The verdicts that the hooks gave, in order, each with the moment of its hook.
     pub(super) said: Vec<(Moment, HookPhase)>,
     /// A rule that was violated.
@@ -95,7 +95,7 @@ impl Hooks {
 
     /// What was measured after the start of a container does not count for the next one.
     pub(super) fn measures_anew(&mut self) {
-        self.written.remove(&Moment::After);
+        self.written.retain(|(moment, _), _| *moment != Moment::After);
         self.said.retain(|(moment, _)| *moment != Moment::After);
     }
 
@@ -107,7 +107,7 @@ impl Hooks {
     /// Continues as the node does: measures the hook that the operation waits for, and nothing else. True when there
     /// is a result for the journal.
     pub(super) fn attend(&mut self, operation: &mut Operation, now: Timestamp) -> bool {
-        let Some(moment) = operation.awaited_hook().map(|hook| hook.moment) else {
+        let Some((moment, round)) = operation.awaited_hook().map(|hook| (hook.moment, hook.round)) else {
             self.measuring = None;
             return false;
         };
@@ -123,7 +123,7 @@ impl Hooks {
         self.measuring = Some((moment, again));
         let mut status = operation.hook(moment).unwrap().status.clone();
         let done = status.metric_results.first().map_or(0, |result| result.count);
-        if self.written.get(&moment).is_some_and(|written| done < *written) {
+        if self.written.get(&(moment, round)).is_some_and(|written| done < *written) {
             self.broken.get_or_insert(format!("{moment:?}: measurement {done} was made twice"));
         }
         let verdict = script.says.filter(|_| done + 1 >= script.after);
@@ -134,16 +134,16 @@ impl Hooks {
             self.said.push((moment, verdict));
             self.measuring = None;
         }
-        operation.measured(moment, status);
+        operation.measured((moment, round), status);
         true
     }
 
     /// The process has written its state to the journal.
     pub(super) fn wrote(&mut self, operation: &Operation) {
         for moment in [Moment::Before, Moment::After] {
-            let results = operation.hook(moment).and_then(|hook| hook.status.metric_results.first());
-            let done = results.map_or(0, |result| result.count);
-            let written = self.written.entry(moment).or_default();
+            let Some(hook) = operation.hook(moment) else { continue };
+            let done = hook.status.metric_results.first().map_or(0, |result| result.count);
+            let written = self.written.entry((moment, hook.round)).or_default();
             *written = done.max(*written);
         }
     }

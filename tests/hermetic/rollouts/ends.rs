@@ -140,6 +140,24 @@ async fn it_is_over_at_its_deadline_and_deleted_when_its_time_is_over() {
 }
 
 #[tokio::test]
+async fn one_that_is_refused_supersedes_none_and_is_deleted_when_its_time_is_over() {
+    let rollout_fixture = RolloutFixture::with(2).await;
+    let _controller = rollout_fixture.fixture.controller();
+    rollout_fixture.restart("one", &json!({}));
+    rollout_fixture.open(&["web-1-0"]).await;
+    let drifts = json!({"containers": [{"name": "app", "image": "app:2"}], "ttlSecondsAfterFinished": 1});
+    rollout_fixture.restart("drifts", &drifts);
+    rollout_fixture.restart("invalid", &json!({"maxUnavailable": "many", "ttlSecondsAfterFinished": 1}));
+    for (name, reason) in [("drifts", "TemplateDrift"), ("invalid", "Invalid")] {
+        let gone = |store: &Store| store.get("inplacerollouts", "shop", name).is_none();
+        rollout_fixture.fixture.api.until(&format!("{name} ({reason}) is deleted"), gone).await;
+    }
+    rollout_fixture.answer("web-1-0", "Succeeded");
+    let asked = rollout_fixture.agents("one", 1, |status| status["phase"] == "Succeeded").await;
+    assert_eq!(asked, ["web-1-1"], "it goes on");
+}
+
+#[tokio::test]
 async fn one_dead_node_and_one_pod_without_a_node_end_nothing() {
     let rollout_fixture = RolloutFixture::with(4).await;
     let agent = |node: &str, ready: &str| {

@@ -30,12 +30,16 @@ use crate::controller::admission::guard::denials::{Denials, Reason};
 use crate::controller::admission::guard::limit::Limit;
 use crate::controller::admission::review::{Answer, Refusal, Request, UserInfo};
 use crate::guard::{self, Attempt, GuardInput};
+use crate::hook::permits::Permits;
 use crate::process::clock;
 use crate::process::log::chain;
 
 /// Time limit of a decision. The API server waits 5 s, and its own timeout message is less helpful.
 const IN_TIME: Duration = Duration::from_secs(3);
-/// Reviews that are handled at the same time, each for some milliseconds; the others wait.
+/// Pods that are read at the same time, each for some milliseconds; the other reviews wait.
+const MAX_READS: usize = 16;
+/// Reviews of guarded pods that are handled at the same time; the others wait. One namespace has at most three quarters of
+/// them: its HookRuns may be many and large.
 const MAX_REVIEWS: usize = 16;
 /// Users whose deletions are not retried: the taint manager's. It was once a part of the node controller, and it
 /// has the name of the whole process where the controllers have no service accounts of their own.
@@ -54,8 +58,10 @@ pub(super) struct Guard {
     pub(super) denials: Denials,
     /// Limits events and log lines.
     limit: Limit,
-    /// Limits how many reviews hold answers of the API server in memory.
-    permits: Arc<Semaphore>,
+    /// Limits how many pods are read at the same time.
+    reads: Arc<Semaphore>,
+    /// Limits how many reviews of guarded pods hold answers of the API server in memory.
+    permits: Permits,
 }
 
 /// Which users the guard exempts, and for how long it refuses deletions of the others.
@@ -84,16 +90,18 @@ enum Way {
 
 impl Guard {
     pub(super) fn new(server: Server, terms: GuardTerms) -> Self {
-        let permits = Arc::new(Semaphore::new(MAX_REVIEWS));
-        Self { server, terms, denials: Denials::new(), limit: Limit::default(), permits }
+        let (reads, permits) = (Arc::new(Semaphore::new(MAX_READS)), Permits::new(MAX_REVIEWS));
+        Self { server, terms, denials: Denials::new(), limit: Limit::default(), reads, permits }
     }
 
     /// Whether the deletion or eviction is allowed.
     pub(super) async fn judge(&self, asked: &Request) -> Answer {
         let way = if asked.sub_resource == "eviction" { Way::Evict } else { Way::Delete };
         let review = async {
-            let _permit = self.permits.acquire().await;
-            self.review(asked, way).await
+            // What is not guarded waits for no review that takes long.
+            let Some(pod) = self.guarded(asked).await? else { return Ok(Ok(None)) };
+            let _permit = self.permits.acquire(&asked.namespace).await;
+            self.review(asked, way, &pod).await
         };
         let judged = match timeout(IN_TIME, review).await {
             Ok(Ok(judged)) => judged.map_err(|message| (Reason::Held, message)),
@@ -110,13 +118,21 @@ impl Guard {
         }
     }
 
-    /// The answer: allowed, with an optional warning, or refused with the reason.
-    async fn review(&self, asked: &Request, way: Way) -> Result<Result<Option<String>, String>, Error> {
+    /// The pod that is to be deleted, if it is guarded.
+    async fn guarded(&self, asked: &Request) -> Result<Option<Pod>, Error> {
+        let _read = self.reads.acquire().await;
+        let pod = self.server.guarded_pod(&asked.namespace, asked.name()).await?;
+        Ok(pod.filter(guard::is_guarded))
+    }
+
+    /// The answer about a guarded pod: allowed, with an optional warning, or refused with the reason.
+    async fn review(
+        &self,
+        asked: &Request,
+        way: Way,
+        pod: &Pod,
+    ) -> Result<Result<Option<String>, String>, Error> {
         let namespace = &asked.namespace;
-        let Some(pod) = self.server.guarded_pod(namespace, asked.name()).await? else { return Ok(Ok(None)) };
-        if !guard::is_guarded(&pod) {
-            return Ok(Ok(None));
-        }
         match asked.old_uid() {
             Some(uid) if Some(uid) != pod.metadata.uid.as_deref() => {
                 return Ok(Err(guard::replaced(asked.name())));
@@ -126,11 +142,11 @@ impl Guard {
             _ => {}
         }
         if self.terms.exempts(&asked.user_info) {
-            return Ok(Ok(Some(self.exempted(asked, &pod).await)));
+            return Ok(Ok(Some(self.exempted(asked, pod).await)));
         }
-        let instance = guard::instance(&pod);
+        let instance = guard::instance(pod);
         let of_owner = async {
-            match guard::owner(&pod) {
+            match guard::owner(pod) {
                 Some(owner) => self.server.pre_delete_hook(namespace, owner).await,
                 None => Ok(None),
             }
@@ -144,17 +160,16 @@ impl Guard {
             return Ok(Ok(None));
         }
         let longest_hold = self.terms.longest_hold;
-        let input =
-            GuardInput { pod: &pod, of_owner, attempts, namespace: space, longest_hold, now: clock::now() };
+        let input = GuardInput { pod, of_owner, attempts, namespace: space, longest_hold, now: clock::now() };
         let verdict = guard::decide(&input);
         if guard::begins(&input, &verdict) && !asked.is_dry_run() {
-            self.hold(&pod, input.now).await;
+            self.hold(pod, input.now).await;
         }
         let its = |attempt: &&Attempt| Some(&attempt.pod_uid) == pod.metadata.uid.as_ref();
         let once = ASK_ONCE.contains(&asked.user_info.username.as_str())
             || input.attempts.iter().filter(its).any(|attempt| attempt.finishes);
-        let finishes = once && is_evicted(&self.server, &pod).await?;
-        self.carry_out(asked, &pod, verdict, finishes).await
+        let finishes = once && is_evicted(&self.server, pod).await?;
+        self.carry_out(asked, pod, verdict, finishes).await
     }
 }
 

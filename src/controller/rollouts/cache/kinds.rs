@@ -36,10 +36,11 @@ impl Trim for CachedRollout {
         vec![own, within(namespace)]
     }
 
-    /// The status is not compared, because the controller itself writes it.
+    /// Of the status, which the controller itself writes, only the begin is compared: it supersedes older rollouts.
     fn is_unchanged_since(&self, before: &Self) -> bool {
         let user = |rollout: &Rollout| {
-            (rollout.generation, rollout.deleting, rollout.is_labelled, rollout.uid.clone())
+            let has_begun = rollout.before.started_at.is_some();
+            (rollout.generation, rollout.deleting, rollout.is_labelled, rollout.uid.clone(), has_begun)
         };
         match (&self.0, &before.0) {
             (Some(now), Some(before)) => user(now) == user(before) && now.spec == before.spec,

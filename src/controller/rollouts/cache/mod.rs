@@ -103,9 +103,9 @@ impl Rollouts {
         self.store.get(&trim::key(&key.namespace, &key.name))?.value.0.clone()
     }
 
-    /// The name of the newest rollout with the same target, if it is newer than `rollout` and does not wait for it.
+    /// The name of the newest rollout with the same target that supersedes `rollout`.
     pub(crate) fn newer(&self, rollout: &Rollout) -> Option<String> {
-        self.newest_of_target(rollout, |other| other.is_newer_than(rollout) && !other.waits_for(rollout))
+        self.newest_of_target(rollout, |other| other.supersedes(rollout))
     }
 
     /// The name of an older rollout with the same target that `rollout` waits for.

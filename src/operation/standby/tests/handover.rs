@@ -38,7 +38,7 @@ fn the_hook_runs_once_the_standby_can_serve_and_before_anything_is_touched() {
     assert_eq!((bench.operation.step, serving(&bench)), (Step::Handover, 2));
     assert!(bench.operation.targets[0].standby.as_ref().unwrap().proven_at.is_some());
     assert_eq!(bench.operation.awaited_hook().unwrap().moment, Moment::Handover);
-    bench.operation.measured(Moment::Handover, verdict(HookPhase::Successful));
+    bench.operation.measured((Moment::Handover, 0), verdict(HookPhase::Successful));
     assert_eq!(without_gap(&mut bench, |_, _| Answer::Obey), Outcome::Succeeded);
     assert!(is_clean(&bench));
 }
@@ -47,7 +47,7 @@ fn the_hook_runs_once_the_standby_can_serve_and_before_anything_is_touched() {
 fn a_hook_that_does_not_pass_at_the_handover_touches_nothing() {
     for phase in [HookPhase::Failed, HookPhase::Inconclusive, HookPhase::Error] {
         let mut bench = at_handover();
-        bench.operation.measured(Moment::Handover, verdict(phase));
+        bench.operation.measured((Moment::Handover, 0), verdict(phase));
         let outcome = without_gap(&mut bench, |_, _| Answer::Obey);
         let Outcome::Failed { failure, touched: false, .. } = &outcome else { panic!("{outcome:?}") };
         assert_eq!(failure.reason(), "NotStartedBeside");
@@ -63,7 +63,7 @@ fn a_standby_that_ends_while_the_hook_runs_ends_the_operation() {
     let now = bench.now;
     let standby = find(&mut bench.snapshot, "app-standby");
     (standby.state, standby.exit_code, standby.finished_at) = (State::Exited, 7, Some(now));
-    bench.operation.measured(Moment::Handover, verdict(HookPhase::Successful));
+    bench.operation.measured((Moment::Handover, 0), verdict(HookPhase::Successful));
     let outcome = without_gap(&mut bench, |_, _| Answer::Obey);
     let Outcome::Failed { failure, touched: false, .. } = &outcome else { panic!("{outcome:?}") };
     assert!(failure.to_string().contains("exited with code 7"), "{failure}");
