@@ -19,6 +19,8 @@ use crate::api::workload::{Condition, UpdateFailurePolicy, WorkloadHook, nothing
 
 /// The reason when all pods are processed, or all that the partition allows, and some have failed.
 pub const SOME_FAILED: &str = "SomePodsFailed";
+/// The reason when all that is left are pods that no agent reaches.
+pub const UNREACHABLE: &str = "PodsUnreachable";
 
 /// A restart or swap that is done once in every pod of a target. Only `maxUnavailable`, `partition`, `paused`,
 /// `failureThreshold`, `onFailure`, `deadlineSeconds`, `progressDeadlineSeconds` and `ttlSecondsAfterFinished` can be

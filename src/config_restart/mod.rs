@@ -178,6 +178,8 @@ pub struct Change {
     pub id: String,
     /// Set once the kubelets were triggered to refresh. Whatever changes after that is another change.
     pub refreshed: Option<Timestamp>,
+    /// Set while another rollout of the workload has to end first: when to look again.
+    pub waits_until: Option<Timestamp>,
     noticed: Timestamp,
     last: Timestamp,
 }
@@ -235,9 +237,11 @@ pub fn decide(
     let id = format!("{:016x}", fingerprint(&format!("{uid} {next:?} {versions:?}")));
     let before = change.take();
     let noticed = before.as_ref().map_or(now, |before| before.noticed);
+    let waits_until = before.as_ref().and_then(|before| before.waits_until);
     let last = before.filter(|before| before.handled == next).map_or(now, |before| before.last);
-    *change = Some(Change { changed, handled: next, id, refreshed: None, noticed, last });
+    *change = Some(Change { changed, handled: next, id, refreshed: None, waits_until, noticed, last });
     let due = later(last, QUIET).min(later(noticed, MAX_WAIT));
+    let due = waits_until.map_or(due, |until| due.max(until));
     if now >= due { Step::Refresh } else { Step::Nothing }
 }
 

@@ -211,3 +211,17 @@ fn an_object_that_may_not_be_read_holds_up_no_other_one() {
     let contents = [there("a", "a"), Content::Unreadable];
     assert_eq!(decide("u1", &references, &contents, Some(&both), &mut change, at(20)), Step::Nothing);
 }
+
+/// Another rollout of the workload ends first.
+#[test]
+fn a_change_that_waits_is_observed_and_may_be_taken_back() {
+    let mut watcher = Watcher::new();
+    assert_eq!(watcher.observe(there("b", "2"), 0), Step::Nothing);
+    assert_eq!(watcher.observe(there("b", "2"), 10), Step::Refresh);
+    watcher.change.as_mut().unwrap().waits_until = Some(at(20));
+    assert_eq!(watcher.observe(there("b", "2"), 11), Step::Nothing);
+    assert_eq!(watcher.observe(there("b", "2"), 20), Step::Refresh, "it looks again");
+    watcher.change.as_mut().unwrap().waits_until = Some(at(30));
+    assert_eq!(watcher.observe(there("a", "3"), 25), Step::Nothing);
+    assert_eq!(watcher.change, None);
+}

@@ -96,6 +96,8 @@ struct UnderWay {
     moment: Moment,
     round: u32,
     status: watch::Receiver<HookRunStatus>,
+    /// The spec with its providers, once it is known.
+    spec: watch::Receiver<Option<HookRunSpec>>,
     _task: JoinSet<()>,
 }
 
@@ -124,13 +126,17 @@ impl HookSession {
             under_way: None,
             reported: Instant::now(),
         };
-        // Publish the hooks that an earlier process has started, so that their HookRuns are cleaned up at the end.
+        hook_session.publish_started(operation);
+        hook_session
+    }
+
+    /// Publishes the hooks that an earlier process has started, so that their HookRuns are cleaned up at the end.
+    fn publish_started(&mut self, operation: &Operation) {
         for moment in Moment::ALL {
             if let Some(hook) = operation.hook(moment).filter(|hook| hook.status.started_at.is_some()) {
-                hook_session.publish(operation, hook);
+                self.publish(operation, hook);
             }
         }
-        hook_session
     }
 
     /// Ensures that the awaited hook is measured, and no other.
@@ -160,10 +166,11 @@ impl HookSession {
         let mut task = JoinSet::new();
         let hook = self.with_addresses(operation, hook);
         let (moment, round) = (hook.moment, hook.round);
-        let run = Box::pin(run(hooks, hook.clone(), place, sender));
+        let (restored, spec) = watch::channel(None);
+        let run = Box::pin(run(hooks, hook.clone(), place, sender, restored));
         task.spawn(self.journal.note_panics(&operation.pod, &operation.request.id, run));
         tracing::info!(pod = %operation.pod, hook = hook.template, run = hook.run, "waiting for a hook");
-        self.under_way = Some(UnderWay { moment, round, status, _task: task });
+        self.under_way = Some(UnderWay { moment, round, status, spec, _task: task });
     }
 
     /// The hook with the addresses that the pod has now: in a new sandbox it has another one.
@@ -218,6 +225,8 @@ impl HookSession {
     /// Removes the HookRuns of the ended operation; those of failed hooks stay.
     pub(super) fn close(mut self, operation: &Operation, outcome: &Outcome) {
         self.under_way = None;
+        // The pod may not have been in the cache at the begin.
+        self.publish_started(operation);
         for moment in Moment::ALL {
             let Some(hook) = operation.hook(moment) else { continue };
             for mirror in self.mirrors.iter().filter(|mirror| mirror.is_of(hook)) {
@@ -244,7 +253,15 @@ impl HookSession {
         // Without its owner it would not be collected with the pod. After a restart the cache may not have the pod yet.
         let Some(pod) = self.pods.as_ref().and_then(|pods| pods.get(&operation.pod)) else { return };
         let node = self.node.as_deref().unwrap_or_default();
-        let object = mirror::object(operation, hook, node, pod.api_uid());
+        let restored = self.under_way.as_ref().filter(|under_way| under_way.moment == hook.moment);
+        let restored = restored.and_then(|under_way| under_way.spec.borrow().clone());
+        let spec = match restored {
+            Some(spec) => spec,
+            // An earlier process may have created it. One without providers is not created.
+            None if !hook.lacks_providers() || hook.status.started_at.is_some() => hook.spec.clone(),
+            None => return,
+        };
+        let object = mirror::object(operation, hook, spec, node, pod.api_uid());
         self.mirrors.push(Mirror::open(server.clone(), runs.clone(), object, &hook.status));
     }
 }
@@ -269,7 +286,13 @@ fn finished(status: &HookRunStatus) -> HookRunStatus {
 }
 
 /// Runs a hook until it has a verdict, either measured or given by a person.
-async fn run(hooks: Hooks, hook: Hook, place: Place, reported: watch::Sender<HookRunStatus>) {
+async fn run(
+    hooks: Hooks,
+    hook: Hook,
+    place: Place,
+    reported: watch::Sender<HookRunStatus>,
+    restored: watch::Sender<Option<HookRunSpec>>,
+) {
     let spec = match restore(&hooks.templates, &hook, &place.namespace).await {
         Ok(spec) => spec,
         Err(message) => {
@@ -277,6 +300,7 @@ async fn run(hooks: Hooks, hook: Hook, place: Place, reported: watch::Sender<Hoo
             return;
         }
     };
+    restored.send_replace(Some(spec.clone()));
     let report = |status: &HookRunStatus| drop(reported.send_replace(status.clone()));
     let ended = tokio::select! {
         status = hooks.executor.run(&spec, hook.status, &place, report) => status,

@@ -46,6 +46,8 @@ const FOREIGN_START: SignedDuration = SignedDuration::from_secs(10);
 const CREATION: SignedDuration = SignedDuration::from_secs(3);
 /// How many refused starts are accepted where no other program starts the container.
 const MAX_STARTS: u32 = 3;
+/// The pause before the next look at a container that its kubelet has collected, and may start only minutes later.
+const COLLECTED: SignedDuration = SignedDuration::from_millis(250);
 /// The pause before the next start is requested from a runtime that lost the previous one.
 const CUT_OFF_PAUSE: SignedDuration = SignedDuration::from_millis(500);
 /// The progress of a replacement.
@@ -129,7 +131,7 @@ pub(super) fn make<'a>(
         if snapshot.sandbox.as_ref().is_some_and(|sandbox| sandbox.owner.is_kubelet()) {
             // It ended by itself, and its kubelet has collected it: that starts the next one.
             let on = format!("waiting for the kubelet to start {name}");
-            return Progress::Next(Next::Wait(Waiting { until: later(now, REQUEUE), on }));
+            return Progress::Next(Next::Wait(Waiting { until: later(now, COLLECTED), on }));
         }
         let message = "no earlier container of that name is left whose configuration could be cloned";
         return Progress::Failed(Failure::Create { container: container(), message: message.to_owned() });

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::api::in_place_rollout::{Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase, SOME_FAILED};
+use crate::api::in_place_rollout::{
+    Downtime, InPlaceRolloutStatus, PodFailure, RolloutPhase, SOME_FAILED, UNREACHABLE,
+};
 use crate::api::kstatus::ObjectState;
 use crate::api::status::Status;
 use crate::api::workload::Condition;
@@ -276,7 +278,7 @@ impl Waits {
         match busy {
             0 if !self.budgets.is_empty() => "PodDisruptionBudget",
             0 if self.taken > 0 => "PodsTaken",
-            0 if self.unreachable.is_some() => "PodsUnreachable",
+            0 if self.unreachable.is_some() => UNREACHABLE,
             0 if self.unavailable + self.missing + self.not_ready > 0 => "PodsUnavailable",
             _ => "",
         }

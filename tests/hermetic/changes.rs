@@ -197,15 +197,25 @@ fn containers(rollout: &Value) -> &Value {
     &rollout["spec"]["containers"]
 }
 
+/// Changes the `ConfigMap`, and waits until the volumes of the pod are refreshed for it.
+async fn change(api: &ApiServer, name: &str) {
+    let refreshed = |store: &Store| {
+        store.pod("shop", "web-1-0").unwrap()["metadata"]["annotations"][annotation::CONFIGURATION].clone()
+    };
+    let before = api.store(|store| refreshed(store));
+    api.edit_of("configmaps", "shop", name, |map| map["data"]["a"] = json!("2"));
+    api.until("the pod is annotated", |store| refreshed(store) != before).await;
+}
+
 /// The second rollout supersedes the first one.
 #[tokio::test]
 async fn a_second_change_restarts_the_containers_of_the_first_too() {
     let api = start().await;
     let _controller = two_configurations(&api).await;
-    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
+    change(&api, "app").await;
     api.until("the first rollout", |store| rollouts(store).len() == 1).await;
     assert_eq!(containers(&api.store(|store| rollouts(store))[0]), &json!([{ "name": "web" }]));
-    api.edit_of("configmaps", "shop", "proxy", |map| map["data"]["a"] = json!("2"));
+    change(&api, "proxy").await;
     api.until("the second rollout", |store| rollouts(store).len() == 2).await;
     let all = api.store(|store| rollouts(store));
     assert!(
@@ -230,7 +240,13 @@ async fn a_change_waits_for_the_rollout_of_a_user() {
     assert_eq!(api.store(|store| rollouts(store)).len(), 1);
     let event = api.events().into_iter().find(waits).unwrap();
     assert!(event["message"].as_str().unwrap().contains("InPlaceRollout canary"), "{event}");
+    let is_refreshed = |store: &Store| {
+        store.pod("shop", "web-1-0").unwrap()["metadata"]["annotations"][annotation::CONFIGURATION]
+            .is_string()
+    };
+    assert!(!api.store(|store| is_refreshed(store)), "not long before it is restarted");
     api.store(|store| store.remove_of("inplacerollouts", "shop", "canary"));
+    api.until("the pod is annotated", is_refreshed).await;
     api.until("a rollout", |store| rollouts(store).len() == 1).await;
     assert_eq!(containers(&api.store(|store| rollouts(store))[0]), &json!([{ "name": "web" }]));
 }

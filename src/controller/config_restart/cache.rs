@@ -18,7 +18,7 @@ use kube::{Resource, ResourceExt as _};
 use ring::digest;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::api::annotation;
@@ -29,7 +29,7 @@ use crate::api::selector;
 use crate::cluster::error::{Class, Error};
 use crate::cluster::server::{Age, MANAGER, Selection, Server};
 use crate::cluster::store::{Cached, Store};
-use crate::cluster::trim::{Trim, Trimmed};
+use crate::cluster::trim::{Trim, Trimmed, meta_of, readable};
 use crate::config_restart::{Content, HandledHashes, MAX_TEXT, Source};
 use crate::rollout::desired::Rollout;
 
@@ -102,6 +102,29 @@ where
 
     fn is_unchanged_since(&self, before: &Self) -> bool {
         self.annotations == before.annotations
+    }
+}
+
+/// A rollout of anybody; `None` if it cannot be read.
+#[derive(Clone, Debug)]
+struct AnyRollout(Option<InPlaceRollout>);
+
+impl Trim for AnyRollout {
+    type Kind = InPlaceRollout;
+    type Source = Value;
+
+    fn trim(source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&source);
+        let rollout = readable(&meta, source);
+        (meta, Self(rollout))
+    }
+
+    fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn is_unchanged_since(&self, before: &Self) -> bool {
+        self.0 == before.0
     }
 }
 
@@ -394,11 +417,12 @@ impl Server {
             namespace: Some(own.namespace.clone()),
             ..Selection::default()
         };
+        let list = self.list::<Trimmed<AnyRollout>>(&selection).await?;
         let is_other = |other: &InPlaceRollout| {
             let other = Rollout::read(other.clone());
             other.name != own.name && other.is_active() && other.has_target_of(&own)
         };
-        Ok(self.list_of_age(&selection, &Age::Newest, is_other).await?.items)
+        Ok(list.items.into_iter().filter_map(|any| any.value.0).filter(is_other).collect())
     }
 
     /// The names of the pods with these labels.

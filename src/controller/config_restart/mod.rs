@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::json;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::annotation;
-use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, RolloutPhase, UNREACHABLE};
 use crate::api::pod_template::PodTemplate;
 use crate::api::request::{DEADLINE_SECONDS, MAX_DEADLINE_SECONDS, Order};
 use crate::cluster::error::{Class, Error};
@@ -42,6 +43,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 8;
 /// Objects of one namespace that are watched at most. Each is a watch of its own, because a Role may permit it alone.
 const WATCHED_OF_NAMESPACE: usize = 256;
+/// The pause before the next look at a rollout that has to end first.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
 /// The rollout's name starts with at most this many bytes of the workload's name.
 const STEM: usize = 60;
 
@@ -150,7 +153,7 @@ impl Changes {
         let mut change = self.open.remove(&subject.uid);
         let step =
             decide(&subject.uid, references, &contents, subject.handled.as_ref(), &mut change, clock::now());
-        let done = self.take(&step, subject, references, change.as_mut(), options).await;
+        let done = Box::pin(self.take(&step, subject, references, change.as_mut(), options)).await;
         if let Some(change) = change.filter(|_| step != Step::Restart || !matches!(done, Ok(Taken::Done))) {
             self.open.insert(subject.uid.clone(), change);
         }
@@ -168,7 +171,13 @@ impl Changes {
         match (step, change) {
             (Step::Record(hashes), _) => self.server.record_handled(subject, hashes).await?,
             (Step::Refresh, Some(change)) => {
-                let labels = self.server.workload_template(subject).await?.labels;
+                let template = self.server.workload_template(subject).await?;
+                let (names, labels) =
+                    (containers(&template.pod, references, &change.changed), template.labels);
+                let others = self.others(subject, change, &names, options).await?;
+                if self.waits(subject, change, &names, options, &others).await {
+                    return Ok(Taken::Waits);
+                }
                 if !labels.is_empty() {
                     let pods = self.server.pods_with(&subject.namespace, &labels).await?;
                     let touch = |pod: String| {
@@ -218,20 +227,14 @@ impl Changes {
             self.report(subject, "CannotStartFirst", true, note).await;
         } else {
             let grace = start_first::grace_seconds(&template);
-            let others =
-                self.server.others_in_progress(&rollout(subject, change, &names, options, 0)).await?;
-            if let Some(other) = others.iter().find(|other| starts_first || !is_restart_of(subject, other)) {
-                let other = kube::ResourceExt::name_any(other);
-                let note = format!(
-                    "{what} changed: {} is restarted once InPlaceRollout {other} has ended",
-                    names.join(", ")
-                );
-                self.report(subject, "ConfigurationChangeWaits", true, note).await;
-                change.refreshed = Some(clock::now());
+            let others = self.others(subject, change, &names, options).await?;
+            if self.waits(subject, change, &names, options, &others).await {
                 return Ok(Taken::Waits);
             }
-            // The new rollout supersedes them, so it restarts their containers too.
-            names = with_those_of(&others, &pod, &names);
+            // The new rollout supersedes them, so it restarts their containers too. Only one can be started first.
+            if !starts_first {
+                names = with_those_of(subject, &others, &pod, &names);
+            }
             let missing = start_first::missing_seconds(options.order, names.len(), grace);
             let rollout = rollout(subject, change, &names, options, missing);
             self.server.create_rollout(&rollout).await?;
@@ -242,6 +245,40 @@ impl Changes {
         }
         self.server.record_handled(subject, &change.handled).await?;
         Ok(Taken::Done)
+    }
+
+    /// The rollouts of the workload in progress.
+    async fn others(
+        &self,
+        subject: &Subject,
+        change: &Change,
+        names: &[String],
+        options: &Options,
+    ) -> Result<Vec<InPlaceRollout>, Error> {
+        self.server.others_in_progress(&rollout(subject, change, names, options, 0)).await
+    }
+
+    /// True if one of `others` has to end before the containers `names` are restarted. The change is observed again until
+    /// then: it may be taken back, or others may be added.
+    async fn waits(
+        &mut self,
+        subject: &Subject,
+        change: &mut Change,
+        names: &[String],
+        options: &Options,
+        others: &[InPlaceRollout],
+    ) -> bool {
+        let Some(other) = others.iter().find(|other| ends_first(subject, other, names, options)) else {
+            return false;
+        };
+        let (what, other) = (change.changed.join(", "), kube::ResourceExt::name_any(other));
+        let note = format!(
+            "{what} changed: {} is restarted once InPlaceRollout {other} has ended, or is deleted",
+            names.join(", ")
+        );
+        self.report(subject, "ConfigurationChangeWaits", true, note).await;
+        (change.refreshed, change.waits_until) = (None, clock::now().checked_add(LOOK_AGAIN).ok());
+        true
     }
 
     /// The cached content of an object that the workload names.
@@ -321,17 +358,38 @@ enum Taken {
     Waits,
 }
 
-/// True for a rollout that was created for an earlier change of the same workload: it only restarts, and with the same
-/// parameters.
-fn is_restart_of(subject: &Subject, rollout: &InPlaceRollout) -> bool {
-    let owners = rollout.metadata.owner_references.as_deref().unwrap_or_default();
-    let only_restarts = rollout.spec.containers.iter().all(|container| container.image.is_none());
-    only_restarts && owners.iter().any(|owner| owner.uid == subject.uid)
+/// True if `other` has to end before the containers `names` are restarted: a user has created it, or a container can only
+/// be started first alone. One that only restarts, and has done so in all pods that an agent reaches, may never end.
+fn ends_first(subject: &Subject, other: &InPlaceRollout, names: &[String], options: &Options) -> bool {
+    let only_restarts = other.spec.containers.iter().all(|container| container.image.is_none());
+    let is_left = |status: &InPlaceRolloutStatus| {
+        status.phase == RolloutPhase::Running && status.busy == 0 && status.reason == UNREACHABLE
+    };
+    if only_restarts && other.status.as_ref().is_some_and(is_left) {
+        return false;
+    }
+    let is_same = other.spec.containers.iter().all(|container| names.contains(&container.name));
+    !is_restart_of(subject, other) || options.order == Order::StartFirst && !is_same
 }
 
-/// The containers `names`, and those of the `rollouts` that the template has, in the order of the template.
-fn with_those_of(rollouts: &[InPlaceRollout], pod: &PodSpec, names: &[String]) -> Vec<String> {
-    let of_others = rollouts.iter().flat_map(|rollout| &rollout.spec.containers);
+/// True for a rollout that was created for an earlier change of the same workload.
+fn is_restart_of(subject: &Subject, rollout: &InPlaceRollout) -> bool {
+    let owners = rollout.metadata.owner_references.as_deref().unwrap_or_default();
+    let name = rollout.metadata.name.as_deref().unwrap_or_default();
+    let id = name.strip_prefix(stem(subject)).and_then(|rest| rest.strip_prefix('-'));
+    let is_id = |id: &str| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    owners.iter().any(|owner| owner.uid == subject.uid) && id.is_some_and(is_id)
+}
+
+/// The containers `names`, and those that the `rollouts` of earlier changes restart, in the order of the template.
+fn with_those_of(
+    subject: &Subject,
+    rollouts: &[InPlaceRollout],
+    pod: &PodSpec,
+    names: &[String],
+) -> Vec<String> {
+    let own = rollouts.iter().filter(|rollout| is_restart_of(subject, rollout));
+    let of_others = own.flat_map(|rollout| &rollout.spec.containers);
     let others: HashSet<_> = of_others.map(|container| container.name.as_str()).collect();
     let all = pod.containers.iter().chain(pod.init_containers.iter().flatten()).map(|one| &one.name);
     all.filter(|name| names.contains(name) || others.contains(name.as_str())).cloned().collect()
@@ -339,6 +397,11 @@ fn with_those_of(rollouts: &[InPlaceRollout], pod: &PodSpec, names: &[String]) -
 
 fn object_key(subject: &Subject, reference: &Reference) -> ObjectKey {
     (reference.source, subject.namespace.clone(), reference.name.clone())
+}
+
+/// The beginning of the names of the rollouts for a workload.
+fn stem(subject: &Subject) -> &str {
+    subject.name.get(..STEM).unwrap_or(&subject.name).trim_end_matches(['-', '.'])
 }
 
 /// The rollout for `change`. Its name is deterministic, so that a second leader creates no duplicate. The
@@ -351,7 +414,7 @@ fn rollout(
     options: &Options,
     missing: u32,
 ) -> InPlaceRollout {
-    let stem = subject.name.get(..STEM).unwrap_or(&subject.name).trim_end_matches(['-', '.']);
+    let stem = stem(subject);
     let containers: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
     let reason = format!("{} changed", change.changed.join(", "));
     let deadline = DEADLINE_SECONDS.saturating_add(missing).min(MAX_DEADLINE_SECONDS);

@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::api::annotation;
-use crate::api::hook_run::{HookRun, HookRunStatus};
+use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
+use crate::api::hook_template::Provider;
 use crate::api::request::label_value;
 use crate::cluster::error::Error;
 use crate::cluster::hooks::HookRuns;
@@ -89,8 +90,14 @@ impl Mirror {
     }
 }
 
-/// The HookRun object for `hook`. `owner` is the uid of its pod at the API server.
-pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: &str) -> HookRun {
+/// The HookRun object for `hook` with this spec. `owner` is the uid of its pod at the API server.
+pub(super) fn object(
+    operation: &Operation,
+    hook: &Hook,
+    spec: HookRunSpec,
+    node: &str,
+    owner: &str,
+) -> HookRun {
     let kind = match hook.moment {
         Moment::Before | Moment::Handover => annotation::PRE_INPLACE,
         Moment::After => annotation::POST_INPLACE,
@@ -107,7 +114,7 @@ pub(super) fn object(operation: &Operation, hook: &Hook, node: &str, owner: &str
         uid: owner.to_owned(),
         ..OwnerReference::default()
     };
-    let mut object = HookRun::new(&hook.run, hook.spec.clone());
+    let mut object = HookRun::new(&hook.run, spec);
     object.metadata = ObjectMeta {
         namespace: Some(operation.pod.namespace.clone()),
         labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
@@ -201,18 +208,23 @@ impl Writer {
     /// Creates the object, or finds the one that an earlier process created; returns `None` if another object has
     /// its name.
     async fn make(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
-        let made = match self.server.create_hook_run(&self.object).await {
-            Ok(made) => {
+        let lacks_providers =
+            self.object.spec.metrics.iter().any(|metric| metric.provider == Provider::default());
+        let created =
+            if lacks_providers { None } else { Some(self.server.create_hook_run(&self.object).await) };
+        let made = match created {
+            Some(Ok(made)) => {
                 self.put_away_earlier(namespace, name).await;
                 Some(made)
             }
-            Err(error) if error.class() == Class::Refused => {
+            Some(Err(error)) if error.class() != Class::Refused => return Err(error),
+            Some(Err(_)) | None => {
                 let found = self.server.hook_run(namespace, name).await?;
                 let ours = |found: &HookRun| {
                     found.labels().get(annotation::OPERATION)
                         == self.object.labels().get(annotation::OPERATION)
                 };
-                if !found.as_ref().is_some_and(ours) {
+                if !lacks_providers && !found.as_ref().is_some_and(ours) {
                     tracing::warn!(
                         namespace,
                         name,
@@ -222,7 +234,6 @@ impl Writer {
                 }
                 found.filter(ours)
             }
-            Err(error) => return Err(error),
         };
         Ok(made.and_then(|made| made.uid()))
     }

@@ -274,10 +274,10 @@ mod tests {
     fn the_first_moves_of_seed_1_are_these() {
         assert_eq!(
             format!("{:?}", moves(1, 6)),
-            "[Disturb { fault: Kill(Agent), node: 0, milliseconds: 5235 }, \
+            "[Pause { milliseconds: 519 }, Pause { milliseconds: 235 }, \
              Disturb { fault: Stop(Kubelet), node: 1, milliseconds: 4033 }, \
-             Operate { target: 4, operation: Restart }, Pause { milliseconds: 384 }, \
-             Operate { target: 3, operation: Restart }, Operate { target: 5, operation: StartFirstSwap }]"
+             Operate { target: 5, operation: StartFirstCrash }, Pause { milliseconds: 384 }, \
+             Operate { target: 8, operation: Unknown }]"
         );
     }
 
