@@ -77,13 +77,13 @@ fn at(nanoseconds: i64) -> Timestamp {
     Timestamp::from_nanosecond(nanoseconds.into()).unwrap()
 }
 
-/// The agent's writes between two moments, except for its HookRuns.
-fn writes_between(cluster: &Cluster, from: Timestamp, to: Timestamp) -> Vec<Value> {
-    let mut writes = cluster.writes();
+/// The agent's writes to the pod between two moments. Other tests use the same agent.
+fn writes_between(pod: &Pod<'_>, from: Timestamp, to: Timestamp) -> Vec<Value> {
+    let mut writes = pod.cluster.writes();
     writes.retain(|write| {
         let at: Timestamp = write["requestReceivedTimestamp"].as_str().unwrap().parse().unwrap();
-        let about = write["objectRef"]["resource"].as_str().unwrap_or_default();
-        write["user"]["username"] == USER && about != "hookruns" && (from..to).contains(&at)
+        let is_about_it = write["objectRef"]["resource"] == "pods" && write["objectRef"]["name"] == *pod.name;
+        write["user"]["username"] == USER && is_about_it && (from..to).contains(&at)
     });
     writes
 }
@@ -129,7 +129,7 @@ fn a_hook_that_is_polled_gates_a_restart_and_nothing_comes_between() {
         from_passed.as_millis()
     );
     assert!(passed.at < ended, "stopped at {ended}, the hook passed at {}", passed.at);
-    let between = writes_between(cluster, not_yet.at, ended);
+    let between = writes_between(&pod, not_yet.at, ended);
     assert!(between.is_empty(), "{between:#?}");
     gone(&pod);
 }
