@@ -55,9 +55,8 @@ const MINUTES: u64 = 2;
 const SEED: u64 = 1;
 /// A run with more violations ends.
 const MOST_VIOLATIONS: usize = 20;
-/// How many operations may wait for one target before the moves wait: a pod that its kubelet keeps down for minutes does not
-/// hold up all others.
-const WAITING: usize = 6;
+/// How many operations may wait for one target before the moves wait.
+const WAITING: usize = 2;
 /// The number of the move before which the test breaks an invariant itself, if it is to.
 const SABOTAGED: usize = 3;
 /// The interval of the checks.

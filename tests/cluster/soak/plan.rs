@@ -49,8 +49,7 @@ pub(super) enum PodKind {
 }
 
 /// The pods of a run on each of its nodes.
-pub(super) const PODS_OF_NODE: [PodKind; 6] =
-    [PodKind::Plain, PodKind::Gated, PodKind::Served, PodKind::Plain, PodKind::Gated, PodKind::Served];
+pub(super) const PODS_OF_NODE: [PodKind; 3] = [PodKind::Plain, PodKind::Gated, PodKind::Served];
 pub(super) const NODES: usize = 2;
 /// The number of pods that get operations of their own.
 pub(super) const PODS: usize = PODS_OF_NODE.len() * NODES;
@@ -243,7 +242,7 @@ impl Iterator for Plan {
                 let target = usize::try_from(numbers.below(1 + PODS as u64)).unwrap();
                 Move::Operate { target, operation: numbers.choose(operations(target)) }
             }
-            60..=62 => Move::Disturb {
+            60..=65 => Move::Disturb {
                 fault: numbers.choose(&FAULTS),
                 node: usize::try_from(numbers.below(NODES as u64)).unwrap(),
                 milliseconds: SHORTEST_FAULT + numbers.below(LONGEST_FAULT - SHORTEST_FAULT),
@@ -274,10 +273,10 @@ mod tests {
     fn the_first_moves_of_seed_1_are_these() {
         assert_eq!(
             format!("{:?}", moves(1, 6)),
-            "[Pause { milliseconds: 519 }, Pause { milliseconds: 235 }, \
+            "[Disturb { fault: Kill(Agent), node: 0, milliseconds: 5235 }, \
              Disturb { fault: Stop(Kubelet), node: 1, milliseconds: 4033 }, \
-             Operate { target: 5, operation: StartFirstCrash }, Pause { milliseconds: 384 }, \
-             Operate { target: 8, operation: Unknown }]"
+             Operate { target: 4, operation: Restart }, Pause { milliseconds: 384 }, \
+             Operate { target: 3, operation: Restart }, Operate { target: 5, operation: StartFirstSwap }]"
         );
     }
 
