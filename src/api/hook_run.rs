@@ -47,6 +47,11 @@ pub struct HookRunSpec {
 }
 
 impl HookRunSpec {
+    /// True for a spec whose providers were left out, as in the journal of an agent.
+    pub fn lacks_providers(&self) -> bool {
+        self.metrics.iter().any(|metric| metric.provider == Provider::default())
+    }
+
     /// True if the controller runs the hook, and not the agent of the pod's node: the hook sets annotations of the pod, which
     /// an agent has no permission to do, and it runs no command, which only an agent can do.
     pub fn is_for_controller(&self) -> bool {

@@ -12,7 +12,7 @@ use futures_util::{AsyncBufReadExt as _, Stream, StreamExt as _};
 use json_patch::PatchOperation;
 use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::Resource;
-use kube::core::params::{GetParams, ListParams, Patch, PostParams, VersionMatch, WatchParams};
+use kube::core::params::{GetParams, ListParams, Patch, PatchParams, PostParams, VersionMatch, WatchParams};
 use kube::core::{Request, WatchEvent, request};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -59,6 +59,22 @@ pub enum Change {
     Json(Vec<PatchOperation>),
     /// A strategic merge patch of the status: lists are merged by their keys.
     Status(Value),
+}
+
+impl Change {
+    /// The request that makes the change of the pod of this name.
+    fn request(
+        &self,
+        namespace: &str,
+        name: &str,
+        params: &PatchParams,
+    ) -> Result<http::Request<Vec<u8>>, request::Error> {
+        let pods = pods(namespace);
+        match self {
+            Self::Json(operations) => pods.patch(name, params, &json_patch(operations.clone())),
+            Self::Status(body) => pods.patch_subresource("status", name, params, &Patch::Strategic(body)),
+        }
+    }
 }
 
 /// The objects of a kind to list and watch.
@@ -151,12 +167,7 @@ impl Server {
         name: &str,
         change: &Change,
     ) -> Result<Pod, Error> {
-        let pods = pods(namespace);
-        let request = match change {
-            Change::Json(operations) => pods.patch(name, &as_us(), &json_patch(operations.clone())),
-            Change::Status(body) => pods.patch_subresource("status", name, &as_us(), &Patch::Strategic(body)),
-        };
-        self.ask(doing, request).await
+        self.ask(doing, change.request(namespace, name, &as_us())).await
     }
 
     /// Asks for a change of a pod as a dry run: admission decides about it, and nothing is stored.
@@ -165,10 +176,9 @@ impl Server {
         doing: &str,
         namespace: &str,
         name: &str,
-        operations: Vec<PatchOperation>,
+        change: &Change,
     ) -> Result<(), Error> {
-        let params = kube::core::params::PatchParams { dry_run: true, ..as_us() };
-        let request = pods(namespace).patch(name, &params, &json_patch(operations));
+        let request = change.request(namespace, name, &PatchParams { dry_run: true, ..as_us() });
         self.ask::<serde::de::IgnoredAny>(doing, request).await.map(drop)
     }
 

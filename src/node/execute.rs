@@ -137,10 +137,9 @@ impl EffectExecutor {
             }
             Effect::Standby { container, source, attempt, image } => {
                 // What the cluster's admission refuses must not run, not even beside the container.
-                if let Some((from, to)) = operation.new_image(container) {
+                if let Some(images) = operation.new_image(container) {
                     let status = report::status(operation);
-                    bounded(limit, self.cluster()?.may_respec(&self.pod, container, from, to, &status))
-                        .await?;
+                    bounded(limit, self.cluster()?.may_respec(&self.pod, container, images, &status)).await?;
                 }
                 self.standby(&client, source, *attempt, image.as_ref()).await
             }

@@ -84,7 +84,6 @@ pub(super) struct HookSession {
     hooks: Option<Hooks>,
     journal: Journal,
     mirrors: Vec<Mirror>,
-    node: Option<String>,
     pods: Option<NodePods>,
     origin: Origin,
     under_way: Option<UnderWay>,
@@ -120,7 +119,6 @@ impl HookSession {
             hooks: node.hooks.clone(),
             journal: node.journal.clone(),
             mirrors: Vec::new(),
-            node: pods.map(|pods| pods.node().to_owned()),
             pods: pods.cloned(),
             origin,
             under_way: None,
@@ -251,8 +249,8 @@ impl HookSession {
             return;
         }
         // Without its owner it would not be collected with the pod. After a restart the cache may not have the pod yet.
-        let Some(pod) = self.pods.as_ref().and_then(|pods| pods.get(&operation.pod)) else { return };
-        let node = self.node.as_deref().unwrap_or_default();
+        let Some(pods) = &self.pods else { return };
+        let Some(pod) = pods.get(&operation.pod) else { return };
         let restored = self.under_way.as_ref().filter(|under_way| under_way.moment == hook.moment);
         let restored = restored.and_then(|under_way| under_way.spec.borrow().clone());
         let spec = match restored {
@@ -261,7 +259,7 @@ impl HookSession {
             None if !hook.lacks_providers() || hook.status.started_at.is_some() => hook.spec.clone(),
             None => return,
         };
-        let object = mirror::object(operation, hook, spec, node, pod.api_uid());
+        let object = mirror::object(operation, hook, spec, pods.node(), pod.api_uid());
         self.mirrors.push(Mirror::open(server.clone(), runs.clone(), object, &hook.status));
     }
 }

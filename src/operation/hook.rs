@@ -88,7 +88,7 @@ impl Hook {
 
     /// True for a hook read from the journal: its providers must be loaded from its template again.
     pub fn lacks_providers(&self) -> bool {
-        self.spec.metrics.iter().any(|metric| metric.provider == Provider::default())
+        self.spec.lacks_providers()
     }
 
     /// The full spec with the providers from `template`; `None` when the template has otherwise changed since this

@@ -361,7 +361,7 @@ impl Planner<'_> {
 
     /// The record of a task that begins on the pod, without claims.
     fn begun(&self, view: &PodView<'_>) -> PodRecord {
-        let new = PodRecord::new(self.rollout, self.now);
+        let new = PodRecord::new(self.rollout, self.now).replacing(view.pod.record.as_ref());
         if self.rollout.aborts() {
             let images = self.record(view).map(|record| record.images).unwrap_or_default();
             return PodRecord { images, back: true, ..new };
@@ -416,7 +416,6 @@ impl Planner<'_> {
                     budget.spend(view.available);
                     load.add(node);
                     let record = PodRecord { claims: claims.clone(), ..self.begun(view) };
-                    let record = record.replacing(view.pod.record.as_ref());
                     self.decision.writes.push(begin_of(self.rollout, view.pod, &record, order, claims));
                 }
                 Err(name) => {

@@ -198,13 +198,14 @@ pub(super) fn phase(
     waits: &Waits,
 ) {
     let settled = |view: &PodView<'_>| view.outcome().is_some();
+    let withdrawn = views.iter().filter(|view| view.outcome() == Some(Stage::Dropped)).count();
+    let some_failed = status.failed > 0 || withdrawn > 0;
     let done = format!("{} of {} pods are done", status.done, status.wanted);
     let (phase, reason, message) = if let Some(stop_reason) = stop_reason {
         let phase = if status.busy > 0 { RolloutPhase::Running } else { stop_reason.phase };
         (phase, stop_reason.reason, stop_reason.message.clone())
     } else if status.busy == 0 && bounds.held == 0 && views.iter().all(settled) {
-        let withdrawn = views.iter().filter(|view| view.outcome() == Some(Stage::Dropped)).count();
-        if status.failed > 0 || withdrawn > 0 {
+        if some_failed {
             let withdrawn = if withdrawn > 0 { format!(", {withdrawn} withdrawn") } else { String::new() };
             let message = format!("{done}, {} failed{withdrawn}: see status.failures", status.failed);
             (RolloutPhase::Failed, SOME_FAILED, message)
@@ -217,8 +218,7 @@ pub(super) fn phase(
         match (rollout.spec.paused, held && status.busy == 0) {
             (true, _) => (RolloutPhase::Paused, PAUSED, format!("{line}; paused by spec.paused")),
             (_, true) => {
-                let withdrawn = views.iter().any(|view| view.outcome() == Some(Stage::Dropped));
-                let reason = if status.failed > 0 || withdrawn { SOME_FAILED } else { PARTITION };
+                let reason = if some_failed { SOME_FAILED } else { PARTITION };
                 let message = format!("{line}; spec.partition holds back {} pods", bounds.held);
                 (RolloutPhase::Paused, reason, message)
             }

@@ -54,12 +54,7 @@ impl NodePods {
     ) -> Result<(), Error> {
         let doing = format!("changing the image of container {container} of pod {pod}");
         let text = text(&doing, status)?;
-        self.write(&doing, pod, |seen| match respec(seen, container, (from, to), &text) {
-            Ok(Some(operations)) => Fit::Write(Change::Json(operations)),
-            Ok(None) => Fit::Done,
-            Err((class, message)) => Fit::Never(class, message),
-        })
-        .await
+        self.write(&doing, pod, |seen| respec(seen, container, (from, to), &text)).await
     }
 
     /// Asks the API server whether it accepts that change, and changes nothing: the admission of the cluster may refuse the
@@ -71,8 +66,7 @@ impl NodePods {
         &self,
         pod: &PodRef,
         container: &str,
-        from: &str,
-        to: &str,
+        (from, to): (&str, &str),
         status: &Status,
     ) -> Result<(), Error> {
         let doing =
@@ -80,11 +74,9 @@ impl NodePods {
         let text = text(&doing, status)?;
         let seen = self.fetch(&doing, pod).await?;
         match respec(&seen, container, (from, to), &text) {
-            Ok(Some(operations)) => {
-                self.server.would_change(&doing, &pod.namespace, &pod.name, operations).await
-            }
-            Ok(None) => Ok(()),
-            Err((class, message)) => Err(Error::own(&doing, class, message)),
+            Fit::Write(change) => self.server.would_change(&doing, &pod.namespace, &pod.name, &change).await,
+            Fit::Done => Ok(()),
+            Fit::Never(class, message) => Err(Error::own(&doing, class, message)),
         }
     }
 
@@ -237,27 +229,21 @@ impl NodePods {
     }
 }
 
-/// The change of the image of a container from the first to the second one, with the status in the annotation; `None` if it
-/// has the second one already. The error says why the change must not be made.
-fn respec(
-    seen: &Pod,
-    container: &str,
-    (from, to): (&str, &str),
-    status: &str,
-) -> Result<Option<Vec<PatchOperation>>, (Class, String)> {
+/// The change of the image of a container from the first to the second one, with the status in the annotation.
+fn respec(seen: &Pod, container: &str, (from, to): (&str, &str), status: &str) -> Fit {
     if seen.is_mirror() {
         let message = "the pod is a static pod: change the image in its manifest on the node".to_owned();
-        return Err((Class::Final, message));
+        return Fit::Never(Class::Final, message);
     }
     let Some((place, image)) = seen.place(container) else {
-        return Err((Class::Gone, "the pod has no such container".to_owned()));
+        return Fit::Never(Class::Gone, "the pod has no such container".to_owned());
     };
     if image == to {
-        return Ok(None);
+        return Fit::Done;
     }
     if image != from {
         let message = format!("another client changed the image of {container} to {image}");
-        return Err((Class::Refused, message));
+        return Fit::Never(Class::Refused, message);
     }
     let (list, index) = (place.list(), place.index.to_string());
     let field = |field| ["spec", list, &index, field];
@@ -267,7 +253,7 @@ fn respec(
         patch::test(field("image"), from),
         patch::replace(field("image"), to),
     ]);
-    Ok(Some(operations))
+    Fit::Write(Change::Json(operations))
 }
 
 fn text(doing: &str, value: &impl Serialize) -> Result<String, Error> {

@@ -174,8 +174,7 @@ impl Changes {
                 let template = self.server.workload_template(subject).await?;
                 let (names, labels) =
                     (containers(&template.pod, references, &change.changed), template.labels);
-                let others = self.others(subject, change, &names, options).await?;
-                if self.waits(subject, change, &names, options, &others).await {
+                if self.superseded(subject, change, &names, options).await?.is_none() {
                     return Ok(Taken::Waits);
                 }
                 if !labels.is_empty() {
@@ -227,10 +226,9 @@ impl Changes {
             self.report(subject, "CannotStartFirst", true, note).await;
         } else {
             let grace = start_first::grace_seconds(&template);
-            let others = self.others(subject, change, &names, options).await?;
-            if self.waits(subject, change, &names, options, &others).await {
+            let Some(others) = self.superseded(subject, change, &names, options).await? else {
                 return Ok(Taken::Waits);
-            }
+            };
             // The new rollout supersedes them, so it restarts their containers too. Only one can be started first.
             if !starts_first {
                 names = with_those_of(subject, &others, &pod, &names);
@@ -247,29 +245,18 @@ impl Changes {
         Ok(Taken::Done)
     }
 
-    /// The rollouts of the workload in progress.
-    async fn others(
-        &self,
-        subject: &Subject,
-        change: &Change,
-        names: &[String],
-        options: &Options,
-    ) -> Result<Vec<InPlaceRollout>, Error> {
-        self.server.others_in_progress(&rollout(subject, change, names, options, 0)).await
-    }
-
-    /// True if one of `others` has to end before the containers `names` are restarted. The change is observed again until
-    /// then: it may be taken back, or others may be added.
-    async fn waits(
+    /// The rollouts of the workload that one for the containers `names` supersedes. `None` if another one has to end first: the
+    /// change is observed again until then, because it may be taken back, or others may be added.
+    async fn superseded(
         &mut self,
         subject: &Subject,
         change: &mut Change,
         names: &[String],
         options: &Options,
-        others: &[InPlaceRollout],
-    ) -> bool {
+    ) -> Result<Option<Vec<InPlaceRollout>>, Error> {
+        let others = self.server.others_in_progress(&rollout(subject, change, names, options, 0)).await?;
         let Some(other) = others.iter().find(|other| ends_first(subject, other, names, options)) else {
-            return false;
+            return Ok(Some(others));
         };
         let (what, other) = (change.changed.join(", "), kube::ResourceExt::name_any(other));
         let note = format!(
@@ -278,7 +265,7 @@ impl Changes {
         );
         self.report(subject, "ConfigurationChangeWaits", true, note).await;
         (change.refreshed, change.waits_until) = (None, clock::now().checked_add(LOOK_AGAIN).ok());
-        true
+        Ok(None)
     }
 
     /// The cached content of an object that the workload names.

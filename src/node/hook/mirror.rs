@@ -13,7 +13,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::api::annotation;
 use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
-use crate::api::hook_template::Provider;
 use crate::api::request::label_value;
 use crate::cluster::error::Error;
 use crate::cluster::hooks::HookRuns;
@@ -208,8 +207,7 @@ impl Writer {
     /// Creates the object, or finds the one that an earlier process created; returns `None` if another object has
     /// its name.
     async fn make(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
-        let lacks_providers =
-            self.object.spec.metrics.iter().any(|metric| metric.provider == Provider::default());
+        let lacks_providers = self.object.spec.lacks_providers();
         let created =
             if lacks_providers { None } else { Some(self.server.create_hook_run(&self.object).await) };
         let made = match created {
