@@ -171,12 +171,17 @@ impl<'a> Planner<'_, 'a> {
         self.patch(view, &with_environment(view, dropped), patch, Why::Dropped);
     }
 
-    /// True when the user asked for a retry of this failed task.
+    /// True when this failed task may be repeated: the user asked for a retry, or has gone back to the pod's own template,
+    /// and applies the other one anew afterwards.
     fn may_retry(&self, view: &PodView<'_>) -> bool {
         let (hooks, update) = (&self.input.spec.hooks, &self.input.spec.update);
         let asked = hooks.retry_pre_inplace || hooks.retry_post_inplace || update.retry;
-        let last_failure = |task: &PodTask| matches!(task.stage, Stage::Failed | Stage::Unanswered);
-        asked && view.task_state == TaskState::Over && view.pod.task.as_ref().is_some_and(last_failure)
+        let is_undone = view.is_at(self.input.update_name()) && !self.input.aborts;
+        let may = |task: &PodTask| {
+            let has_failed = matches!(task.stage, Stage::Failed | Stage::Unanswered);
+            has_failed && (asked || is_undone && task.target != self.input.update_name())
+        };
+        view.task_state == TaskState::Over && view.pod.task.as_ref().is_some_and(may)
     }
 
     /// Gives the pod a new task.
@@ -215,13 +220,17 @@ impl<'a> Planner<'_, 'a> {
         let is_early = input.template(&task.target).is_some_and(|target| is_early(input, view, target));
         // A request of another client, or a group restart, is not replaced by one of the controller.
         let is_taken = !task.deletes() && view.is_taken();
-        let allowed = task.purpose == Purpose::ScaleIn
-            || node_has_capacity && !is_early && !is_taken && self.spare.allows(view.available);
+        // A pod that leaves is no part of what an update may spend.
+        let leaves = task.purpose == Purpose::ScaleIn;
+        let allowed =
+            leaves || node_has_capacity && !is_early && !is_taken && self.spare.allows(view.available);
         if gate == Gate::Open
             && allowed
             && let Some(claimed) = self.claimed(view, task)
         {
-            self.spare.spend(view.available);
+            if !leaves {
+                self.spare.spend(view.available);
+            }
             self.load.add(view.pod.node.as_deref().filter(|_| !task.deletes()));
             return self.execute(view, &claimed);
         }
@@ -526,11 +535,11 @@ impl<'a> Planner<'_, 'a> {
     /// Deletes the runs of tasks that are over, and failed runs where the user asked for a retry, so that they are
     /// created again.
     fn delete_runs(&mut self) {
-        let hooks = &self.input.spec.hooks;
+        let (hooks, retry) = (&self.input.spec.hooks, self.input.spec.update.retry);
         for run in self.input.runs.values().flatten().filter(|run| !run.deleting) {
             let again = match run.kind {
-                HookType::PreDelete => hooks.retry_pre_delete,
-                HookType::PreInplace => hooks.retry_pre_inplace,
+                HookType::PreDelete => retry || hooks.retry_pre_delete,
+                HookType::PreInplace => retry || hooks.retry_pre_inplace,
                 HookType::Canary => continue,
             };
             let over = !self.keys.contains(&(run.pod_uid.clone(), run.key.clone()));

@@ -24,10 +24,10 @@ use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::prefetch;
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
 use crate::workload::resize;
-use crate::workload::revision::{self, Found};
+use crate::workload::revision::{self, Carried, Found, Revision};
 use crate::workload::scale::{self, Scaling};
 use crate::workload::spec::{Kind, WorkloadSpec};
-use crate::workload::stateful::{self, Ordinals, threshold};
+use crate::workload::stateful::{self, Ordinals, is_replica, threshold};
 use crate::workload::status::{self, UpdateFailure};
 use crate::workload::survey::Survey;
 use crate::workload::update;
@@ -52,9 +52,7 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
         return Decision::default();
     }
     let found = revision::find(&spec.name, &spec.template, &objects.history, before.collisions);
-    let carried: BTreeSet<&str> =
-        objects.pods.iter().filter(|pod| pod.is_active()).map(|pod| pod.label.as_str()).collect();
-    let current = revision::current(objects.revisions, &carried, &before.current_revision, &found.revision);
+    let current = current(spec, before, objects, &found.revision);
     let stable = abort::stable(before, objects.revisions, current);
     let aborts = abort::is_active(spec, before, &found.revision.name);
     // While an update is aborted, all pods are updated to the stable revision.
@@ -114,6 +112,24 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let mut actions = actions(&input, objects, before, &found, acts, step, events);
     actions.extend((asks_retry(spec) && !unconfirmed).then_some(Action::ClearRetry));
     Decision { actions, report: Some(report), requeue_at: times.into_iter().flatten().min() }
+}
+
+/// The revision that pods are held back at.
+fn current<'a>(
+    spec: &WorkloadSpec,
+    before: &Report,
+    objects: &'a CachedObjects<'_>,
+    update: &'a Revision,
+) -> &'a Revision {
+    let active = || objects.pods.iter().filter(|pod| pod.is_active());
+    let has_steps = spec.update.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty());
+    let holds = spec.update.paused
+        || spec.update.partition.held_back(spec.replicas) > 0
+        || has_steps && before.steps.canary.revision != update.name;
+    let updated = active().filter(|pod| pod.label == update.name && is_replica(spec, pod)).count();
+    let revisions = active().map(|pod| pod.label.as_str()).collect();
+    let carried = Carried { revisions: &revisions, may_lack_held: holds && updated < spec.replicas };
+    revision::current(objects.revisions, carried, &before.current_revision, update)
 }
 
 /// True when a person asks to retry what failed.

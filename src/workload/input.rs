@@ -9,6 +9,7 @@ use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::Pod;
 use crate::podtask::state::TaskState;
+use crate::podtask::task::PodTask;
 use crate::workload::claims::{Claims, StorageClasses};
 use crate::workload::hooks::{self, HookTemplates, Run};
 use crate::workload::order::Nodes;
@@ -170,6 +171,12 @@ impl<'a> ReconcileInput<'a> {
     /// The whole template of a revision.
     pub fn template(&self, revision: &str) -> Option<&'a PodTemplate> {
         self.whole.get(revision).copied()
+    }
+
+    /// True when the hook of the pod's task has failed, and is not run again before a person acts.
+    pub fn has_failed_hook(&self, view: &PodView<'_>) -> bool {
+        let Some(key) = view.pod.task.as_ref().map(PodTask::key) else { return false };
+        self.runs_of(view.pod).iter().any(|run| run.key == key && run.has_failed() && !run.deleting)
     }
 
     /// True when the hook of the pod's task lets it pass.

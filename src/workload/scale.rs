@@ -104,8 +104,11 @@ fn leaving<'a>(
     let named = |view: &PodView<'_>| own.pods_to_delete.contains(&view.pod.name);
     let mut leave: BTreeSet<&str> =
         input.views.iter().filter(|view| named(view)).map(|view| view.pod.name.as_str()).collect();
-    // Pods that are to be recreated will be gone as well, and a surplus pod gets no replacement.
-    let recreated = |view: &PodView<'_>| survey.moving() && view.waits_for(Purpose::Recreate);
+    // Pods that are to be recreated will be gone as well, and a surplus pod gets no replacement. One whose hook has failed
+    // stays until a person acts.
+    let recreated = |view: &PodView<'_>| {
+        survey.moving() && view.waits_for(Purpose::Recreate) && !input.has_failed_hook(view)
+    };
     let goes = |view: &&PodView<'_>| recreated(view) && !named(view);
     let going = input.views.iter().filter(goes).count();
     let surplus = input.views.len().saturating_sub(most + leave.len() + going);

@@ -82,6 +82,12 @@ pub fn threshold(spec: &WorkloadSpec, held: Held) -> Option<u32> {
     }
 }
 
+/// True when a pod with the ordinal of `pod` is one of the replicas. All pods without ordinals are.
+pub fn is_replica(spec: &WorkloadSpec, pod: &Pod) -> bool {
+    let Some(set) = spec.stateful() else { return true };
+    pod.ordinal(&spec.name).is_some_and(|ordinal| Ordinals::of(spec, set, 0).is_own(ordinal))
+}
+
 /// Decides for pods with ordinals.
 pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey<'a>) -> Scaling<'a> {
     let surge = input.spec.bounds().surge.min(survey.need_surge);

@@ -13,6 +13,7 @@ use crate::workload::canary::{Held, Step};
 use crate::workload::failed_hook;
 use crate::workload::input::ReconcileInput;
 use crate::workload::scale::Scaling;
+use crate::workload::stateful::is_replica;
 use crate::workload::survey::Survey;
 use crate::workload::view::PodView;
 
@@ -177,6 +178,12 @@ fn others_continue(input: &ReconcileInput<'_>, scaling: &Scaling<'_>, acts: &Act
         || input.views.iter().any(|view| continues(view) && !waits_for_failed(view))
 }
 
+/// True when as many pods as there are replicas are at the newest revision.
+fn all_are_there(input: &ReconcileInput<'_>) -> bool {
+    let updated = |view: &&PodView<'_>| view.is_at(input.update_name()) && is_replica(input.spec, view.pod);
+    input.views.iter().filter(updated).count() >= input.spec.replicas
+}
+
 /// Whether the update makes progress or is complete, the reason, and the number of updated pods.
 pub fn progress(
     input: &ReconcileInput<'_>,
@@ -188,7 +195,8 @@ pub fn progress(
     let update = input.update_name();
     let updated = input.views.iter().filter(|view| view.is_at(update)).count();
     let far = format!("{updated} of {} pods are at revision {update}", input.spec.replicas);
-    if survey.old == 0 && reached(held) {
+    // The last pod that was held back may be lost: its successor has the old revision again.
+    if survey.old == 0 && reached(held) && all_are_there(input) {
         return (true, "Complete", far);
     }
     let stopped = update_failure.filter(|failure| failure.stops);

@@ -29,6 +29,7 @@ mod failed_hooks;
 mod faults;
 mod foreign;
 mod health;
+mod held_back;
 mod hook_fields;
 mod new_pods;
 mod prefetch;

@@ -134,3 +134,47 @@ fn the_failed_hook_of_a_canary_step_is_named() {
     }
     assert_eq!(condition(&decision, "Progressing").1, "HookFailed");
 }
+
+#[test]
+fn the_annotation_for_a_retry_runs_a_failed_hook_again() {
+    for field in ["preInplaceUpdateStrategy", "preDeleteUpdateStrategy"] {
+        let old = with_hook(&in_place(), field).with("/updateStrategy/maxUnavailable", json!(1));
+        let new = match field {
+            "preInplaceUpdateStrategy" => old.clone().image("app:2"),
+            _ => old.clone().with("/replicas", json!(2)),
+        };
+        let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+        step(&mut sight, &new);
+        hooks_end(&mut sight, HookPhase::Failed);
+        step(&mut sight, &new);
+        let retried = new.clone().annotated(workload_key::RETRY, "true");
+        let decision = step(&mut sight, &retried);
+        assert!(decision.actions.contains(&Action::ClearRetry), "{decision:#?}");
+        step(&mut sight, &new);
+        assert_eq!(sight.runs.len(), 1, "{field}");
+        assert_eq!(sight.runs[0].phase, HookPhase::Running, "{field}");
+    }
+}
+
+/// A recreation that waits for a failed hook frees no place.
+#[test]
+fn failed_hooks_of_an_update_do_not_stop_a_scale_in() {
+    let old = with_hook(&deployment(), "preDeleteUpdateStrategy")
+        .with("/replicas", json!(5))
+        .with("/updateStrategy/maxUnavailable", json!(2));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&FIVE, &old.revision());
+    step(&mut sight, &new);
+    let fewer = new.with("/replicas", json!(3));
+    for _ in 0..8 {
+        for at in 0..sight.runs.len() {
+            let uid = sight.runs[at].pod_uid.clone();
+            let pod = sight.pods.iter().find(|pod| pod.uid == uid);
+            let is_update =
+                pod.and_then(|pod| pod.task.as_ref()).is_some_and(|t| t.purpose == Purpose::Recreate);
+            sight.runs[at].phase = if is_update { HookPhase::Failed } else { HookPhase::Successful };
+        }
+        step(&mut sight, &fewer);
+    }
+    assert_eq!(sight.pods.len(), 3, "{sight:#?}");
+}

@@ -385,3 +385,22 @@ fn billions_of_replicas_need_no_more_than_some_of_them() {
         }
     }
 }
+
+/// A guard, or a quota of another kind, may refuse a deletion for hours.
+#[test]
+fn a_scale_in_that_is_refused_does_not_hold_an_update_back() {
+    let old = in_place().with("/replicas", json!(6)).with("/updateStrategy/maxUnavailable", json!(1));
+    let new = old.clone().image("app:2").with("/replicas", json!(5));
+    let mut sight = sight(&["web-a", "web-b", "web-c", "web-d", "web-e", "web-f"], &old.revision());
+    step(&mut sight, &old);
+    sight.pod("web-a").cost = Some(-1.0);
+    let mut asked = Vec::new();
+    for _ in 0..4 {
+        let mut decision = sight.decide(&new);
+        asked.extend(decision.requested().into_iter().map(str::to_owned));
+        assert_eq!(decision.deleted(), ["web-a"]);
+        decision.actions.retain(|action| !matches!(action, Action::DeletePod { .. }));
+        carry_out(&mut sight, &decision);
+    }
+    assert_eq!(asked.len(), 1, "{asked:?}");
+}

@@ -39,3 +39,29 @@ fn an_undo_in_the_middle_of_an_update_goes_back_in_place_within_the_budget() {
     assert_eq!(sight.pods.iter().map(|pod| pod.uid.clone()).collect::<Vec<_>>(), uids);
     assert!(sight.pods.iter().all(|pod| pod.label == old.revision().name && pod.images[0].1 == "app:1"));
 }
+
+/// The failures that an undo has answered do not count when the template is applied again.
+#[test]
+fn a_template_that_failed_is_tried_again_after_an_undo() {
+    for policy in ["Pause", "Abort"] {
+        let old = in_place().with("/updateStrategy/onFailure", json!(policy));
+        let new = old.clone().image("app:2").annotated(workload_key::FAILURE_THRESHOLD, "3");
+        let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+        step(&mut sight, &old);
+        assert_eq!(step(&mut sight, &new).requested().len(), 3);
+        for pod in &mut sight.pods {
+            let id = pod.request.clone().unwrap();
+            pod.answer = Some(answer(&id, Phase::RolledBack, None));
+        }
+        for _ in 0..3 {
+            step(&mut sight, &new);
+        }
+        for _ in 0..3 {
+            step(&mut sight, &old);
+        }
+        assert_eq!(sight.before.aborted_revision, "");
+        let decision = step(&mut sight, &new);
+        assert_eq!(decision.requested().len(), 3, "{policy}: {decision:#?}");
+        assert_eq!(condition(&decision, "UpdateFailed").0, "False", "{policy}");
+    }
+}
