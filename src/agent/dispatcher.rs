@@ -424,9 +424,8 @@ impl<B: StatusSink> Dispatcher<B> {
                         sink.announce(&key, begun);
                     }
                 }
-                if let Some(end) = announce::ended(status, clock::now()) {
-                    // The rollout of a group restart has the event.
-                    if status.group.is_none() || status.phase != Phase::Succeeded {
+                if status.phase.is_terminal() {
+                    if let Some(end) = announce::ended(status, clock::now()) {
                         sink.announce(&key, end);
                     }
                     metrics.ended(status);

@@ -1,4 +1,6 @@
-//! Finds another name of the running image: a digest if the pod's spec names a tag, a tag if it names a digest.
+//! Finds another name of the running image: a digest if the pod's spec names a tag, a tag if it names a digest. If its
+//! kubelet asks the registry before each start, where a tag may refer to another image by now, the other name of a digest is
+//! that digest with a tag, which a registry ignores, or without one.
 //!
 //! An alias is returned only if the runtime itself resolves both names to the same image ID. Nothing is pulled.
 
@@ -7,13 +9,15 @@ use crate::cri::client::Client;
 use crate::cri::error::Error;
 use crate::cri::proto::v1;
 
-/// Returns another reference to `image`, in the repository that `declared` names.
+/// Returns another reference to `image`, in the repository that `declared` names. `asks_registry`: the kubelet does, before
+/// each start.
 pub(super) async fn find(
     client: &Client,
     declared: &str,
+    asks_registry: bool,
     image: &v1::Image,
 ) -> Result<Option<String>, Error> {
-    for candidate in candidates(declared, image) {
+    for candidate in candidates(declared, asks_registry, image) {
         if is(client, &candidate, image).await? {
             return Ok(Some(candidate));
         }
@@ -29,16 +33,26 @@ pub(super) async fn is(client: &Client, name: &str, image: &v1::Image) -> Result
 
 /// Candidate references to `image` other than `declared`, spelled with the repository of `declared`. A kubelet that
 /// records which pods may use an image compares this spelling.
-fn candidates(declared: &str, image: &v1::Image) -> Vec<String> {
+fn candidates(declared: &str, asks_registry: bool, image: &v1::Image) -> Vec<String> {
     let Ok(declared) = ImageRef::parse(declared) else { return Vec::new() };
     let (repository, known_as) = (declared.repository(), full(declared.repository()));
-    let names = if declared.digest().is_some() { &image.repo_tags } else { &image.repo_digests };
     let of_repository = |name: &String| {
         let parsed = ImageRef::parse(name).ok()?;
         let rest = name.strip_prefix(parsed.repository())?.to_owned();
         (full(parsed.repository()) == known_as).then(|| format!("{repository}{rest}"))
     };
-    names.iter().filter_map(of_repository).filter(|name| name != declared.as_str()).collect()
+    let known = |names: &[String]| names.iter().filter_map(of_repository).collect::<Vec<_>>();
+    let names = match declared.digest() {
+        None => known(&image.repo_digests),
+        Some(_) if !asks_registry => known(&image.repo_tags),
+        // The node may have given the tag to another image. Any tag is right, because the digest decides.
+        Some(digest) if declared.as_str() == format!("{repository}@{digest}") => {
+            let tags = known(&image.repo_tags).into_iter().chain([format!("{repository}:latest")]);
+            tags.map(|name| format!("{name}@{digest}")).collect()
+        }
+        Some(digest) => vec![format!("{repository}@{digest}")],
+    };
+    names.into_iter().filter(|name| name != declared.as_str()).collect()
 }
 
 /// Expands a Docker Hub repository to its full form, with the parts that a reference may omit.
@@ -72,7 +86,15 @@ mod tests {
             ("quay.io/other/app".to_owned(), vec![format!("quay.io/other/app@{digest}")]),
             ("localhost/app:v1".to_owned(), vec![]),
         ] {
-            assert_eq!(candidates(&declared, &image), found, "{declared}");
+            assert_eq!(candidates(&declared, false, &image), found, "{declared}");
+        }
+        let pinned = format!("app:v1@{digest}");
+        for (declared, found) in [
+            ("app:v1".to_owned(), vec![format!("app@{digest}")]),
+            (format!("app@{digest}"), vec![pinned.clone(), format!("app:latest@{digest}")]),
+            (pinned, vec![format!("app@{digest}")]),
+        ] {
+            assert_eq!(candidates(&declared, true, &image), found, "{declared}, and the registry is asked");
         }
     }
 }

@@ -242,7 +242,7 @@ async fn conclude(
     observer: &Observer,
 ) -> Status {
     let status = report::status(operation);
-    entry.owed_gate = operation.owed_gate();
+    entry.owed_gate = operation.owed_gate(entry.owed_gate);
     entry.remember_hashes(operation);
     entry.conclude(status.clone());
     let written = write(journal, &entry, operation).await;

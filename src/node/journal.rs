@@ -139,6 +139,8 @@ pub struct Foreign {
     pub id: String,
     /// What cannot be parsed.
     pub why: String,
+    /// True if it has touched a container.
+    pub touched: bool,
 }
 
 /// Why a journal file cannot be used.
@@ -477,10 +479,12 @@ fn entry(mut fields: Map<String, Value>) -> Result<Entry, String> {
     let finished = serde_json::from_value(take("finished")).map_err(|why| needed("finished", why))?;
     let open = take("open");
     let id = open["request"]["id"].as_str().map(str::to_owned);
+    let is_touched = |target: &Value| target["touched"].as_bool().unwrap_or(true);
+    let touched = open["targets"].as_array().is_none_or(|targets| targets.iter().any(is_touched));
     let (open, foreign) = match serde_json::from_value(open) {
         Ok(open) => (open, None),
         Err(why) => match id {
-            Some(id) => (None, Some(Foreign { id, why: description(&why) })),
+            Some(id) => (None, Some(Foreign { id, why: description(&why), touched })),
             None => return Err(needed("open", why)),
         },
     };

@@ -29,7 +29,7 @@ use crate::operation::effect::EffectError;
 use crate::operation::group::GroupMembership;
 use crate::operation::plan::Plan;
 use crate::operation::preflight::{self, Refusal, Situation, Source};
-use crate::operation::snapshot::{Origin, Snapshot, State};
+use crate::operation::snapshot::{Origin, PullPolicy, Snapshot, State};
 use crate::process::clock;
 
 mod alias;
@@ -294,7 +294,8 @@ impl Node {
         }
         sweep::sweep(&self.client, &self.journal, Some(pod)).await?;
         let plan = self.planned(pod, request).await?;
-        let mut operation = plan.begin(clock::now());
+        entry.owed_gate = plan.owed_gate(entry.owed_gate);
+        let mut operation = plan.begin(clock::now(), entry.owed_gate);
         operation.group = self.group.clone().map(GroupMembership::new);
         operation.spend(self.waited);
         entry.open = Some(operation);
@@ -421,7 +422,8 @@ impl Node {
         let declared = snapshot.declared.as_ref().and_then(|declared| declared.container(name));
         let (alias, runs_declared) = match (declared, &image) {
             (Some(declared), Some(image)) => (
-                alias::find(&self.client, &declared.image, image).await?,
+                alias::find(&self.client, &declared.image, declared.pull_policy == PullPolicy::Always, image)
+                    .await?,
                 alias::is(&self.client, &declared.image, image).await?,
             ),
             (Some(_), None) => (None, false),

@@ -6,12 +6,13 @@
 //! parse.
 
 use crate::api::pod_ref::PodRef;
-use crate::api::status::{Phase, Status};
+use crate::api::status::{Phase, Status, Step};
 use crate::node::drive::{self, ControlHandle, Observer, OperationEvent};
 use crate::node::journal::{Entry, File, Foreign, Journal, JournalError};
 use crate::node::journal_writer::JournalWriter;
 use crate::node::time_limits;
 use crate::node::{Node, sweep};
+use crate::operation::effect::GateAction;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::report;
 use crate::process::clock;
@@ -46,7 +47,7 @@ impl Node {
             None => Outcome::Failed { failure, then: None, touched },
         };
         operation.finish(outcome, clock::now());
-        entry.owed_gate = operation.owed_gate();
+        entry.owed_gate = operation.owed_gate(entry.owed_gate);
         self.end_aside(entry, report::status(&operation), control, observer).await
     }
 
@@ -66,7 +67,7 @@ impl Node {
     /// Sets aside the open operation of another release.
     pub(super) async fn set_foreign_aside(
         &self,
-        entry: Entry,
+        mut entry: Entry,
         foreign: &Foreign,
         control: &ControlHandle,
         observer: &Observer,
@@ -79,7 +80,7 @@ impl Node {
         let status = Status {
             id: foreign.id.clone(),
             phase: Phase::Failed,
-            step: None,
+            step: foreign.touched.then_some(Step::Swap),
             reason: Failure::SetAside { panics: 0 }.reason().to_owned(),
             message,
             started_at: None,
@@ -87,6 +88,10 @@ impl Node {
             group: None,
             containers: Vec::new(),
         };
+        // A pod whose container it touched may not take traffic as it is.
+        if foreign.touched {
+            entry.owed_gate = Some(GateAction::Failed);
+        }
         self.end_aside(entry, status, control, observer).await
     }
 
@@ -104,6 +109,9 @@ impl Node {
             id = status.id,
             "the end of this operation was published but is not in the journal: the operation is not continued"
         );
+        if let Some(operation) = entry.open.take() {
+            entry.owed_gate = operation.owed_gate_after(status.phase, entry.owed_gate);
+        }
         entry.conclude(status.clone());
         self.write_end(&entry, control).await;
         status

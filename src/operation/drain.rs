@@ -12,7 +12,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::api::status::Step;
+use crate::api::status::{Phase, Step};
 use crate::api::{annotation, request};
 use crate::operation::decision::{Next, Waiting};
 use crate::operation::effect::{Effect, GateAction, Verb};
@@ -202,9 +202,20 @@ impl Operation {
         open && is_to_be_confirmed(self) && self.drain.as_ref().is_some_and(|drain| drain.begun)
     }
 
+    /// As [`Self::owed_gate`], for an operation that has ended in this phase, and whose end is not in the journal.
+    pub fn owed_gate_after(&self, phase: Phase, before: Option<GateAction>) -> Option<GateAction> {
+        let is_drained = |drain: &Drain| drain.begun && !drain.settled;
+        let fails = phase == Phase::Failed && self.touched() && self.drain.as_ref().is_some_and(is_drained);
+        if fails { Some(GateAction::Failed) } else { self.owed_gate(before) }
+    }
+
     /// The state that the gate must still be set to although the operation has ended, because the API server was away.
-    pub fn owed_gate(&self) -> Option<GateAction> {
-        last_gate_action(self.drain.as_ref()?, self.outcome.as_ref()?)
+    /// `before`: what an earlier operation left to be done, which stays to be done if this one has not changed the gate.
+    pub fn owed_gate(&self, before: Option<GateAction>) -> Option<GateAction> {
+        let drain = self.drain.as_ref();
+        let own =
+            drain.zip(self.outcome.as_ref()).and_then(|(drain, outcome)| last_gate_action(drain, outcome));
+        own.or(before.filter(|_| drain.is_none_or(|drain| !drain.begun && !drain.settled)))
     }
 }
 

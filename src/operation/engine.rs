@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::RequestedEngine;
 use crate::api::status::{ContainerInstance, Engine};
@@ -305,6 +306,12 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
             );
         }
     };
+    // The registry may have another image under the tag, which a restart must not start.
+    let is_tag = ImageRef::parse(to).is_ok_and(|image| image.digest().is_none());
+    if facts.image.is_none() && is_tag && declared.pull_policy == PullPolicy::Always {
+        return not("the node has no second reference with a digest, and its kubelet asks the registry \
+             (imagePullPolicy Always), where a tag may refer to another image");
+    }
     if declared.restart_policy != RestartPolicy::Always {
         // Such a container is lost if a start fails after the stop.
         if declared.pull_policy == PullPolicy::Always {

@@ -210,7 +210,7 @@ impl Bench {
     }
 
     pub(super) fn of(text: &str, situation: Situation, kubelet: Kubelet) -> Self {
-        let operation = Plan::of(ask(text, &situation).unwrap()).begin(at(0));
+        let operation = Plan::of(ask(text, &situation).unwrap()).begin(at(0), None);
         let (snapshot, hash) = (situation.snapshot, spec_hash::of);
         Self {
             operation,

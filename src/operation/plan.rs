@@ -11,12 +11,15 @@ use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{Order, Request};
 use crate::api::status::{Action, ContainerInstance, Engine, Step};
+use crate::operation::effect::GateAction;
 use crate::operation::engine::{Choice, MAX_BACK_OFF};
 use crate::operation::hook::{Hook, Moment};
 use crate::operation::memory;
 use crate::operation::port::Port;
 use crate::operation::preflight::{Admitted, AdmittedTarget};
-use crate::operation::snapshot::{Container, Declared, DeclaredContainer, Owner, PullPolicy, RestartPolicy};
+use crate::operation::snapshot::{
+    Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, RestartPolicy,
+};
 use crate::operation::state::{Operation, Target};
 
 /// What will be done, and how.
@@ -42,11 +45,9 @@ pub struct Plan {
     /// The program that manages the pod.
     #[serde(skip)]
     pub owner: Owner,
-    /// True when a failed operation left the readiness gate closed. It is opened when this operation succeeds.
+    /// The readiness gate; `None` without an API server.
     #[serde(skip)]
-    left_closed: bool,
-    #[serde(skip)]
-    in_cluster: bool,
+    gate: Option<Gate>,
 }
 
 /// One container of a plan.
@@ -154,7 +155,8 @@ impl Plan {
             })
             .collect();
         let drains = request.drained_by().is_some();
-        let left_closed = declared.as_ref().is_some_and(|declared| declared.gate.left_closed());
+        let gate = declared.as_ref().map(|declared| declared.gate.clone());
+        let left_closed = gate.as_ref().is_some_and(Gate::left_closed);
         let steps = [
             swaps.then_some(Step::Pull),
             has(Moment::Before).then_some(Step::PreHook),
@@ -167,12 +169,23 @@ impl Plan {
             (drains || left_closed).then_some(Step::Ready),
         ];
         let steps = steps.into_iter().flatten().collect();
-        let in_cluster = declared.is_some();
-        Self { request, pod, sandbox_id, steps, containers, hooks, warnings, owner, left_closed, in_cluster }
+        Self { request, pod, sandbox_id, steps, containers, hooks, warnings, owner, gate }
     }
 
-    /// The operation that executes this plan, begun at `now`.
-    pub fn begin(self, now: Timestamp) -> Operation {
+    /// The part of `owed`, the gate change that an earlier operation could not write, that is still to be made: none if the
+    /// gate is not closed any more, or another client has closed it.
+    pub fn owed_gate(&self, owed: Option<GateAction>) -> Option<GateAction> {
+        owed.filter(|_| self.gate.as_ref().is_none_or(|gate| gate.left_closed() || gate.is_drained()))
+    }
+
+    /// The operation that executes this plan, begun at `now`. `owed`: the gate change that is still to be made. A gate that a
+    /// failed operation left closed, or was to leave closed, is opened when this operation succeeds.
+    pub fn begin(self, now: Timestamp, owed: Option<GateAction>) -> Operation {
+        let inherits = match owed {
+            Some(GateAction::Failed) => true,
+            Some(GateAction::Open) => false,
+            Some(GateAction::Drain) | None => self.gate.as_ref().is_some_and(Gate::left_closed),
+        };
         let targets = self
             .containers
             .into_iter()
@@ -184,7 +197,7 @@ impl Plan {
         let unsupervised = self.owner == Owner::NodeRun;
         let mut operation =
             Operation::new(self.request, self.pod, self.sandbox_id, unsupervised, targets, now);
-        operation.in_cluster = self.in_cluster;
+        operation.in_cluster = self.gate.is_some();
         operation.step = self.steps.first().copied().unwrap_or(operation.step);
         for PlannedHook { hook, .. } in self.hooks {
             match hook.moment {
@@ -192,7 +205,7 @@ impl Plan {
                 Moment::After => operation.post_hook = Some(hook),
             }
         }
-        if self.left_closed {
+        if inherits {
             operation.drain.get_or_insert_default().inherited = true;
         }
         operation
@@ -395,7 +408,7 @@ mod tests {
         ] {
             let plan = plan(text, Owner::NodeRun);
             assert_eq!(serde_json::to_string(&plan.steps).unwrap(), steps);
-            assert_eq!(plan.clone().begin(at(0)).step, plan.steps[0]);
+            assert_eq!(plan.clone().begin(at(0), None).step, plan.steps[0]);
         }
         let json = serde_json::to_value(plan("swap app=repo/app:v2", Owner::NodeRun)).unwrap();
         assert_eq!(json["sandboxID"], "sandbox-1");
@@ -406,7 +419,7 @@ mod tests {
     #[test]
     fn only_pods_without_another_cleaner_are_cleaned() {
         for (owner, cleans_up) in [(Owner::Kubelet, false), (Owner::Nobody, false), (Owner::NodeRun, true)] {
-            assert_eq!(plan("restart app", owner).begin(at(0)).unsupervised, cleans_up);
+            assert_eq!(plan("restart app", owner).begin(at(0), None).unsupervised, cleans_up);
         }
     }
 
@@ -424,8 +437,34 @@ mod tests {
         ] {
             let plan = Plan::of(ask(text, &situation(pod_in_cluster())).unwrap());
             assert_eq!(serde_json::to_string(&plan.steps).unwrap(), steps);
-            let operation = plan.begin(at(0));
+            let operation = plan.begin(at(0), None);
             assert!(operation.drain.is_some() && operation.in_cluster && !operation.unsupervised);
+        }
+    }
+
+    /// The gate that an earlier operation could not set.
+    #[test]
+    fn an_operation_takes_over_what_is_to_be_done_with_a_gate_that_is_still_closed() {
+        let closed = |reason: &str| Gate::Closed { reason: reason.to_owned() };
+        let (drained, left_closed) = (closed("InPlaceDrain"), closed("InPlaceFailed"));
+        let (open, keep) = (Some(GateAction::Open), Some(GateAction::Failed));
+        for (gate, before, owed, inherits) in [
+            (&drained, None, None, false),
+            (&drained, open, open, false),
+            (&drained, keep, keep, true),
+            (&left_closed, None, None, true),
+            (&left_closed, open, open, false),
+            (&left_closed, keep, keep, true),
+            (&Gate::Open, keep, None, false),
+            (&Gate::Open, open, None, false),
+            (&closed("Maintenance"), open, None, false),
+        ] {
+            let mut snapshot = pod_in_cluster();
+            snapshot.declared.as_mut().unwrap().gate = gate.clone();
+            let plan = Plan::of(ask("restart app", &situation(snapshot)).unwrap());
+            assert_eq!(plan.owed_gate(before), owed, "{gate:?} {before:?}");
+            let inherited = plan.begin(at(0), owed).drain.is_some_and(|drain| drain.inherited);
+            assert_eq!(inherited, inherits, "{gate:?} {before:?}");
         }
     }
 

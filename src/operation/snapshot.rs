@@ -164,6 +164,11 @@ impl Gate {
     pub fn left_closed(&self) -> bool {
         matches!(self, Self::Closed { reason } if reason == annotation::GATE_FAILED)
     }
+
+    /// True when an operation closed the gate for its drain, and nothing has been written since.
+    pub fn is_drained(&self) -> bool {
+        matches!(self, Self::Closed { reason } if reason == annotation::GATE_DRAIN)
+    }
 }
 
 /// One container from the API server: the fields of its spec and status that decisions need.

@@ -3,6 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::api::request::READY_TIMEOUT_SECONDS;
 use crate::api::status::Action;
 use crate::operation::decision::{Next, Waiting};
 use crate::operation::fence::unfence;
@@ -133,6 +134,9 @@ fn readiness(
     let reported = declared.and_then(|declared| declared.container(&target.name));
     let listens = standby::listens(operation, target, snapshot, now);
     let seconds = operation.request.ready_timeout_seconds;
+    // The time for a new image may be short. The image of a rollback has run before, and nothing is left to be tried.
+    let seconds =
+        if operation.rollback_cause.is_some() { seconds.max(READY_TIMEOUT_SECONDS) } else { seconds };
     let until = later(since, SignedDuration::from_secs(i64::from(seconds)));
     let is_ready = |reported: &&DeclaredContainer| {
         let is_about = reported.container_id.as_deref() == id;

@@ -11,15 +11,20 @@ use std::{
 };
 
 use inplace::api::status::{Engine, Phase};
+use k8s_openapi::api::core::v1::Pod as Object;
 use serde_json::{Value, json};
 
 use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
+    ongoing::{retag, unique},
     pod::{Pod, is_ready},
     request::{ONE, adopted, restart, spec_image, swap},
     support::{lab::run, release},
 };
+
+/// How often a container is restarted until two restarts were the agent's own.
+const TRIES: u32 = 5;
 
 /// A pod with one container, `app`; `more` is added to the container, `rest` to the spec.
 fn spec(more: &str, rest: &str) -> String {
@@ -88,6 +93,35 @@ fn flipped(pod: &Pod<'_>, why: &str) {
     assert!(refused.message.contains(why), "{refused:#?}");
 }
 
+/// With `imagePullPolicy: Always` a kubelet asks the registry before each start, where the tag has moved.
+#[test]
+fn a_restart_never_starts_the_image_to_which_the_tag_has_moved() {
+    let cluster = Cluster::shared();
+    Agent::shared();
+    let tag = format!("moved-{}:latest", unique());
+    retag(cluster, "v1", &tag);
+    let spec = json!({"terminationGracePeriodSeconds": 2, "containers": [{
+        "name": "app", "image": cluster.image(&tag), "imagePullPolicy": "Always",
+        "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a']"}}}],
+    }]});
+    let pod = Pod::make(cluster, "asked", json!({"metadata": {"labels": {"a": "1"}}, "spec": spec}));
+    let before = pod.wait("it is Ready", is_ready);
+    let digest = digest_of(cluster, "app:v1");
+    let (_, digest) = digest.split_once('@').unwrap();
+    let (repository, _) = tag.split_once(':').unwrap();
+    retag(cluster, "v2", &tag);
+    for attempt in 1..5 {
+        let status = restart(&pod, "app", json!({}), Phase::Succeeded);
+        assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
+        let is_even = attempt % 2 == 0;
+        let image = if is_even { format!("{tag}@{digest}") } else { format!("{repository}@{digest}") };
+        let instance = adopted(&pod, "app", &format!("lab/{image}"));
+        assert_eq!((instance.version.as_str(), instance.attempt), ("v1", attempt));
+    }
+    let ip = |pod: &Object| pod.status.as_ref().unwrap().pod_ip.clone();
+    assert_eq!(ip(&pod.get()), ip(&before));
+}
+
 /// The environment of the new container is that of the old one, until a kubelet starts a container from its spec.
 #[test]
 fn a_clone_keeps_the_environment_if_the_request_allows_it() {
@@ -99,25 +133,36 @@ fn a_clone_keeps_the_environment_if_the_request_allows_it() {
             "metadata": {"name": object, "namespace": "default"}, "data": {"key": value}});
         cluster.apply(&manifest.to_string());
     };
-    write("first");
+    write("0");
     let value = format!("{{name: A, valueFrom: {{configMapKeyRef: {{name: {object}, key: key}}}}}}");
     let pod = Pod::run(cluster, "stale", &spec(&format!(", env: [{value}]"), ""));
     let value = || {
         let printed = cluster.kubectl(&["exec", &pod.name, "-c", "app", "--", "sh", "-c", "echo $A"]);
         printed.trim().to_owned()
     };
-    assert_eq!(value(), "first");
-    write("second");
-    for attempt in 1..3 {
+    let mut environment = value();
+    assert_eq!(environment, "0");
+    let (mut clones, mut attempt) = (0, 0);
+    while clones < 2 {
+        assert!(attempt < TRIES, "the kubelet was faster too often");
+        attempt += 1;
+        write(&attempt.to_string());
         let status = restart(&pod, "app", json!({"allowStaleEnv": true}), Phase::Succeeded);
         assert_eq!(status.containers[0].engine, Engine::Recreate, "{status:#?}");
-        assert_eq!(adopted(&pod, "app", "lab/app:v1").attempt, attempt);
-        assert_eq!(value(), "first");
+        let instance = adopted(&pod, "app", "lab/app:v1");
+        assert_eq!(instance.attempt, attempt);
+        // On a busy node the kubelet may be faster and start the container from its spec.
+        if instance.by_operation {
+            clones += 1;
+            assert_eq!(value(), environment);
+        } else {
+            environment = value();
+        }
         eprintln!("{}", status.message);
     }
     let status = restart(&pod, "app", json!({}), Phase::Succeeded);
     assert_eq!(status.containers[0].engine, Engine::Respec, "{status:#?}");
-    assert_eq!(value(), "second");
+    assert_eq!(value(), attempt.to_string());
     cluster.kubectl(&["delete", "configmap", &object]);
 }
 
@@ -307,11 +352,16 @@ fn a_container_whose_file_was_replaced_on_its_volume_is_started_by_its_kubelet()
     let exec = |script: &str| cluster.kubectl(&["exec", &pod.name, "-c", "app", "--", "sh", "-c", script]);
     exec("echo new >/volume/other && mv /volume/other /volume/part");
     assert_eq!(exec("cat /part").trim(), "old");
-    let status = restart(&pod, "app", json!({}), Phase::Failed);
-    assert_eq!(status.reason, "StartFailed", "{status:#?}");
+    pod.request(&json!({"id": "replaced", "containers": [{"name": "app"}]}).to_string());
+    let status = pod.answer("replaced");
     eprintln!("{}", status.message);
+    // On a busy node the kubelet may be faster, and there is no start that fails.
+    if status.phase != Phase::Succeeded {
+        assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "StartFailed"), "{status:#?}");
+    }
     pod.wait("its kubelet has started it", |pod| {
         is_ready(pod) && crate::pod::container(pod, "app").is_some_and(|app| app.restart_count > 0)
     });
     assert_eq!(exec("cat /part").trim(), "new");
+    assert!(!pod.facts().running("app").by_operation);
 }

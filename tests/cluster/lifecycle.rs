@@ -23,7 +23,7 @@ use crate::{
         is_running, remove_sandboxes, running_fence, slow_to_stop, watch_it_go,
     },
     pod::{GOING, Pod, is_ready},
-    support::wait::{eventually, eventually_within},
+    support::wait::{eventually, eventually_or, eventually_within},
 };
 
 /// Time limit from a pod's deletion to its end: its kubelet may be about to replace the container whose handler
@@ -56,6 +56,19 @@ fn has_event(pod: &Pod<'_>, phase: Phase) -> bool {
     pod.events().iter().any(|reported| reported.reason.as_deref() == Some(&event(phase)))
 }
 
+/// Waits for the event at the end of the first request.
+fn await_event(ongoing: &OngoingOperation<'_>, phase: Phase) {
+    eventually_or(&format!("the event {phase} of {ongoing:?}"), || {
+        let pod = &ongoing.pod;
+        let reasons = || pod.events().into_iter().map(|event| event.reason.unwrap()).collect::<Vec<_>>();
+        if has_event(pod, phase) {
+            Ok(())
+        } else {
+            Err(format!("{:?} {:#?}", reasons(), reported(pod, FIRST)))
+        }
+    });
+}
+
 #[test]
 fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
     Agent::shared();
@@ -70,7 +83,7 @@ fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
         if ongoing.untouched() {
             assert_eq!((status.phase, &*status.reason), (Phase::Cancelled, "RequestDeleted"), "{ongoing:?}");
             assert_eq!(facts, ongoing.before, "{ongoing:?}");
-            eventually("the event", || has_event(&ongoing.pod, Phase::Cancelled).then_some(()));
+            await_event(ongoing, Phase::Cancelled);
         } else {
             assert_eq!(status.phase, ongoing.end(), "{ongoing:?}: {status:#?}");
         }
@@ -99,10 +112,10 @@ fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_o
             assert_eq!(container.from.container_id, ongoing.before.running("app").id, "{ongoing:?}");
             assert_eq!(facts.running("app").attempt, newest + 1, "{ongoing:?}");
             assert!(!reported(&ongoing.pod, FIRST).iter().any(|status| status.phase == Phase::Succeeded));
-            eventually("the event", || has_event(&ongoing.pod, Phase::Cancelled).then_some(()));
+            await_event(ongoing, Phase::Cancelled);
         } else {
             // The event was written when the first operation was done.
-            eventually("the event", || has_event(&ongoing.pod, ongoing.end()).then_some(()));
+            await_event(ongoing, ongoing.end());
             let instances = if ongoing.moment == Moment::Rollback { 2 } else { 1 };
             assert_eq!(container.from.attempt, newest + instances, "{ongoing:?}: {status:#?}");
             assert_eq!(facts.running("app").attempt, newest + instances + 1, "{ongoing:?}");

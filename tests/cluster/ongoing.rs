@@ -308,7 +308,7 @@ pub(crate) fn end_process(cluster: &Cluster, id: &str) {
 }
 
 /// Gives an image of the registry another tag, or the tag another image.
-fn retag(cluster: &Cluster, version: &str, name: &str) {
+pub(crate) fn retag(cluster: &Cluster, version: &str, name: &str) {
     let [from, to] =
         [&format!("app:{version}"), name].map(|name| format!("docker://{}", cluster.image(name)));
     let mut skopeo = Command::new("skopeo");
@@ -317,7 +317,7 @@ fn retag(cluster: &Cluster, version: &str, name: &str) {
     run(&mut skopeo);
 }
 
-fn unique() -> String {
+pub(crate) fn unique() -> String {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

@@ -208,7 +208,12 @@ fn writes(cluster: &Cluster, pods: &[Pod<'_>]) -> BTreeMap<String, usize> {
         // The name of an event begins with its pod's name.
         let pod = pods.iter().find(|pod| name == pod.name || name.starts_with(&format!("{}.", pod.name)));
         let pod = pod.unwrap_or_else(|| panic!("what was written here? {write:#}"));
-        assert_eq!(write["responseStatus"]["code"].as_u64().unwrap_or_default() / 100, 2, "{write:#}");
+        let code = write["responseStatus"]["code"].as_u64().unwrap_or_default();
+        // The second agent writes the event of the last end again, because the first one may not have written it.
+        if code == 409 && write["objectRef"]["resource"] == "events" {
+            continue;
+        }
+        assert_eq!(code / 100, 2, "{write:#}");
         *counts.entry(pod.name.clone()).or_default() += 1;
     }
     assert_eq!(counts.len(), pods.len());

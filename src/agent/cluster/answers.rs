@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::announce::Announcement;
+use crate::agent::announce::{self, Announcement};
 use crate::agent::cluster::metrics::Writes;
 use crate::agent::cluster::outbox::{Next, Outbox};
 use crate::agent::cluster::unwritten;
@@ -42,6 +42,10 @@ const MAX_WRITES: usize = 8;
 const FIRST_LIST: Duration = Duration::from_secs(2);
 /// How long the process waits for pending writes when it stops. The journal holds the statuses anyway.
 const LAST_WRITES: Duration = Duration::from_secs(3);
+/// How long after the end of a request a starting process writes the event of that end, which an earlier one may not have
+/// written: if the pod has the status, and if it does not. API servers keep events for an hour.
+const RECENT: SignedDuration = SignedDuration::from_mins(1);
+const EVENTS_STAY: SignedDuration = SignedDuration::from_hours(1);
 
 /// The pending statuses and events of all pods. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -111,6 +115,15 @@ impl Answers {
                         "an earlier process did not write this final status: writing it now"
                     );
                     self.0.report(&pod, &last);
+                    if has_ended_within(EVENTS_STAY, &last, now) {
+                        self.0.announce_end(&pod, &last, now);
+                    }
+                }
+            }
+            // The event follows the status: an earlier process may have written no more than that.
+            for cached in pods.list() {
+                if let Some(status) = cached.status().filter(|status| has_ended_within(RECENT, status, now)) {
+                    self.0.announce_end(&cached.reference(), &status, now);
                 }
             }
             self.withdraw(false, now);
@@ -148,7 +161,9 @@ impl Answers {
             let ended = |id: &String| status.as_ref().is_some_and(|status| status.has_ended(id));
             let requested = requested(&cached).filter(|id| !ended(id));
             if let Some(withdrawn) = unwritten::withdrawn(status.as_ref(), requested.as_deref(), now) {
-                self.0.report(&pod, &Status { group, ..withdrawn });
+                let withdrawn = Status { group, ..withdrawn };
+                self.0.report(&pod, &withdrawn);
+                self.0.announce_end(&pod, &withdrawn, now);
             }
         }
     }
@@ -214,7 +229,7 @@ impl StatusSink for Answers {
 
     fn announce(&self, key: &Key, announcement: Announcement) {
         if let Some(pod) = key.pod() {
-            self.0.change(&pod, |outbox| outbox.announce(announcement));
+            self.0.announce(&pod, announcement);
         }
     }
 }
@@ -236,6 +251,16 @@ impl Shared {
             return;
         }
         self.change(pod, |outbox| outbox.report(status, Instant::now()));
+    }
+
+    fn announce(self: &Arc<Self>, pod: &PodRef, announcement: Announcement) {
+        self.change(pod, |outbox| outbox.announce(announcement));
+    }
+
+    fn announce_end(self: &Arc<Self>, pod: &PodRef, status: &Status, now: Timestamp) {
+        if let Some(end) = announce::ended(status, now) {
+            self.announce(pod, end);
+        }
     }
 
     /// Changes the outbox of `pod`, and makes sure that a task writes its content.
@@ -354,6 +379,11 @@ impl Shared {
 /// The id of the request in the pod's annotation.
 fn requested(pod: &Pod) -> Option<String> {
     Request::parse(pod.request()).ok().flatten().map(|request| request.id)
+}
+
+/// Whether the request of `status` has ended less than `limit` ago.
+fn has_ended_within(limit: SignedDuration, status: &Status, now: Timestamp) -> bool {
+    status.finished_at.is_some_and(|at| now.duration_since(at) < limit)
 }
 
 /// Whether `status` is the end of a request, and the pod carries it.

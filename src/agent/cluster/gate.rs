@@ -38,7 +38,7 @@ pub(super) fn repair(gate: &Gate, over: bool, busy: bool, owed: Option<GateActio
     }
     match gate {
         Gate::Unset => Some(GateRepair::OpenNew),
-        Gate::Closed { reason } if reason == annotation::GATE_DRAIN => Some(match owed {
+        _ if gate.is_drained() => Some(match owed {
             Some(GateAction::Failed) => GateRepair::KeepClosed,
             Some(GateAction::Open | GateAction::Drain) | None => GateRepair::OpenLeft,
         }),

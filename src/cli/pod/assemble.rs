@@ -63,7 +63,8 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
         containers.extend(
             instances.into_iter().map(|instance| Container { spec_hash: spec_hash.clone(), ..instance }),
         );
-        let alias = status.and_then(|status| alias(spec.image.as_deref()?, &status.image_id));
+        let asks_registry = spec.image_pull_policy.as_deref() == Some("Always");
+        let alias = status.and_then(|status| alias(spec.image.as_deref()?, asks_registry, &status.image_id));
         sources.insert(
             spec.name.clone(),
             Source {
@@ -203,11 +204,14 @@ fn bare_id(id: &str) -> String {
 }
 
 /// The running image by digest, in the repository that the spec names; `None` unless the kubelet reports a digest
-/// of that same repository.
-fn alias(spec: &str, image_id: &str) -> Option<String> {
+/// of that same repository. If the spec names the digest and its kubelet asks the registry before each start, the same digest
+/// with a tag, or without one.
+fn alias(spec: &str, asks_registry: bool, image_id: &str) -> Option<String> {
     let requested = ImageRef::parse(spec).ok()?;
-    if requested.digest().is_some() {
-        return None;
+    if let Some(digest) = requested.digest() {
+        let bare = format!("{}@{digest}", requested.repository());
+        let tagged = format!("{}:latest@{digest}", requested.repository());
+        return asks_registry.then(|| if spec == bare { tagged } else { bare });
     }
     let reported =
         ImageRef::parse(bare_id(image_id).strip_prefix("docker-pullable://").unwrap_or(&bare_id(image_id)))
@@ -358,10 +362,13 @@ pub(super) mod tests {
             ("r:5000/app:v1", format!("sha256:{hex}"), None),
             ("r:5000/app:v1", String::new(), None),
         ] {
-            assert_eq!(alias(spec, &image_id), expect, "{spec} {image_id}");
+            assert_eq!(alias(spec, false, &image_id), expect, "{spec} {image_id}");
         }
         let digest = format!("r:5000/app@sha256:{hex}");
-        assert_eq!(alias(&digest, &digest), None);
+        let tagged = format!("r:5000/app:latest@sha256:{hex}");
+        assert_eq!(alias(&digest, false, &digest), None);
+        assert_eq!(alias(&digest, true, &digest), Some(tagged.clone()));
+        assert_eq!(alias(&tagged, true, &digest), Some(digest));
     }
 
     #[test]

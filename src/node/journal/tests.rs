@@ -123,11 +123,17 @@ fn an_operation_that_is_not_understood_keeps_its_id() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let text = r#"{"version":1,"pod":{"namespace":"default","name":"web","uid":"a"},"finished":[],
-        "open":{"request":{"id":"one","secret":"hunter2","containers":[]}}}"#;
-    std::fs::write(journal.path("a"), text).unwrap();
-    let entry = journal.load(&pod("a")).unwrap();
-    let foreign = Foreign { id: "one".into(), why: "unknown field `secret`".into() };
-    assert_eq!((entry.open, entry.foreign), (None, Some(foreign)));
+        "open":{"request":{"id":"one","secret":"hunter2","containers":[]},"targets":[{"touched":false}]}}"#;
+    for (text, touched) in [
+        (text.to_owned(), false),
+        (text.replace("false", "true"), true),
+        (text.replace("targets", "aims"), true),
+    ] {
+        std::fs::write(journal.path("a"), text).unwrap();
+        let entry = journal.load(&pod("a")).unwrap();
+        let foreign = Foreign { id: "one".into(), why: "unknown field `secret`".into(), touched };
+        assert_eq!((entry.open, entry.foreign), (None, Some(foreign)));
+    }
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn withdrawn_while_it_drains_the_gate_is_opened_again() {
     bench.operation.withdraw(Withdrawal::Deleted);
     assert_eq!(bench.obey(), Outcome::Cancelled(Withdrawal::Deleted));
     assert_eq!(bench.log, ["Gate Drain", "Gate Open"]);
-    assert_eq!((gate(&bench), bench.operation.owed_gate()), (Gate::Open, None));
+    assert_eq!((gate(&bench), bench.operation.owed_gate(None)), (Gate::Open, None));
     assert!(bench.now < at(12_100));
 }
 
@@ -111,12 +111,12 @@ fn an_api_server_that_is_away_at_the_end_is_asked_again_and_owed_when_time_is_up
         if opens(effect) && times < 5 { Answer::No(Class::Unavailable) } else { Answer::Obey }
     });
     assert_eq!((outcome, times), (Outcome::Succeeded, 5));
-    assert_eq!((gate(&brief), brief.operation.owed_gate()), (Gate::Open, None));
+    assert_eq!((gate(&brief), brief.operation.owed_gate(None)), (Gate::Open, None));
     let mut long = bench();
     let outcome =
         long.play(|effect, _| if opens(effect) { Answer::No(Class::Unavailable) } else { Answer::Obey });
     assert_eq!(outcome, Outcome::Succeeded);
-    assert_eq!(long.operation.owed_gate(), Some(GateAction::Open));
+    assert_eq!(long.operation.owed_gate(None), Some(GateAction::Open));
     let over = long.now.duration_since(long.operation.deadline_at).as_secs();
     assert!((15..25).contains(&over), "{over}");
 }
@@ -281,6 +281,53 @@ fn what_was_closed_is_opened_and_what_a_failure_left_closed_only_after_a_success
     }
 }
 
+/// The gate is closed, with the reason of a drain or of a failure, and the API server was away when it was to be set.
+#[test]
+fn what_an_earlier_operation_left_to_be_done_stays_to_be_done_until_the_gate_is_set() {
+    let failure = || Failure::Gate { message: String::new() };
+    let failed = || Outcome::Failed { failure: failure(), then: None, touched: true };
+    let cancelled = || Outcome::Cancelled(Withdrawal::Deleted);
+    let none = Drain::default();
+    let inherited = Drain { inherited: true, ..none.clone() };
+    let settled = Drain { settled: true, ..inherited.clone() };
+    let closed = Drain { begun: true, closed_at: Some(at(0)), ..none.clone() };
+    let (open, keep) = (Some(GateAction::Open), Some(GateAction::Failed));
+    for (before, drain, outcome, owed) in [
+        (open, None, failed(), open),
+        (open, None, Outcome::Succeeded, open),
+        (open, Some(&none), cancelled(), open),
+        (keep, Some(&inherited), cancelled(), keep),
+        (keep, Some(&inherited), failed(), keep),
+        (keep, Some(&inherited), Outcome::Succeeded, open),
+        (keep, Some(&settled), Outcome::Succeeded, None),
+        (open, Some(&closed), failed(), keep),
+        (keep, Some(&closed), cancelled(), open),
+        (None, None, failed(), None),
+    ] {
+        let mut operation = bench().operation;
+        operation.drain = drain.cloned();
+        operation.outcome = Some(outcome);
+        assert_eq!(operation.owed_gate(before), owed, "{before:?} {drain:?} {:?}", operation.outcome);
+    }
+}
+
+/// The end was published, and is not in the journal.
+#[test]
+fn a_drained_pod_that_failed_stays_closed_although_its_end_was_lost() {
+    let mut operation = bench().operation;
+    let drained = Drain { begun: true, closed_at: Some(at(0)), ..Drain::default() };
+    for (touched, settled, phase, owed) in [
+        (true, false, Phase::Failed, Some(GateAction::Failed)),
+        (false, false, Phase::Failed, None),
+        (true, true, Phase::Failed, None),
+        (true, false, Phase::Succeeded, None),
+    ] {
+        operation.targets[0].touched = touched;
+        operation.drain = Some(Drain { settled, ..drained.clone() });
+        assert_eq!(operation.owed_gate_after(phase, None), owed, "{touched} {settled} {phase:?}");
+    }
+}
+
 const CONFIRMED: &str = r#"{"id":"r","containers":[{"name":"app"}],"gracePeriodSeconds":20,"drain":"Confirmed","deadlineSeconds":90,"engine":"Recreate"}"#;
 
 fn slices(names: &[&str]) -> Vec<String> {
@@ -370,7 +417,7 @@ fn a_drain_that_is_not_confirmed_in_time_touches_nothing_and_names_what_still_se
         let message = failure.to_string();
         assert!(message.contains(says) && !message.contains(hides), "{message}");
         assert_eq!(bench.log, ["Gate Drain", "Gate Open"]);
-        assert_eq!((gate(&bench), bench.operation.owed_gate()), (Gate::Open, None));
+        assert_eq!((gate(&bench), bench.operation.owed_gate(None)), (Gate::Open, None));
         // The remaining time must suffice for the grace period and the stop.
         assert!(bench.now < at(90_000 - 20_000 - 30_000), "{}", bench.now);
     }

@@ -39,7 +39,7 @@ fn source(situation: &mut Situation) -> &mut Source {
 /// the reason that Auto gives.
 type Row = (&'static str, fn(&mut Situation), [&'static str; 4], &'static str);
 
-const RESTARTS: [Row; 15] = [
+const RESTARTS: [Row; 16] = [
     (
         "nothing in the way",
         |_| {},
@@ -114,6 +114,16 @@ const RESTARTS: [Row; 15] = [
         |s| source(s).alias = None,
         ["Recreate", "Recreate", "EngineUnavailable", "Stop"],
         "adopts the clone",
+    ),
+    (
+        "only a tag is left, which the registry may have moved",
+        |s| {
+            source(s).alias = Some("repo/app:v2".into());
+            let app = declared(&mut s.snapshot);
+            (app.env_from_objects, app.pull_policy) = (true, PullPolicy::Always);
+        },
+        ["Stop", "NotCloneable", "EngineUnavailable", "Stop"],
+        "no second reference with a digest",
     ),
     (
         "no second reference and not cloneable",
@@ -194,7 +204,7 @@ fn a_standby_has_the_environment_of_its_container_if_the_request_allows_it() {
         };
         assert_eq!(asked("").unwrap_err().reason(), "CannotStartFirst");
         let admitted = asked(r#","allowStaleEnv":true"#).unwrap();
-        let change = Plan::of(admitted).begin(at(0)).targets.remove(0).change;
+        let change = Plan::of(admitted).begin(at(0), None).targets.remove(0).change;
         assert!(change.as_ref().is_none_or(|change| !change.cloneable), "{change:?}");
     }
 }
@@ -340,7 +350,7 @@ fn what_crashes_may_be_swapped_and_not_restarted() {
 fn the_hash_to_come_is_computed_or_remembered_only_where_that_was_proven() {
     fn respec(situation: &Situation) -> SpecChange {
         let text = "swap app=repo/app:v2";
-        let operation = Plan::of(ask(text, situation).unwrap()).begin(at(0));
+        let operation = Plan::of(ask(text, situation).unwrap()).begin(at(0), None);
         operation.targets[0].change.clone().unwrap()
     }
     let older = |s: &mut Situation| find(&mut s.snapshot, "app-2").spec_hash = "0ld1".into();
@@ -370,7 +380,7 @@ fn the_hash_to_come_is_computed_or_remembered_only_where_that_was_proven() {
 #[test]
 fn a_restart_through_the_spec_takes_the_other_name_of_the_image() {
     let text = r#"{"containers":[{"name":"app"}],"engine":"Respec"}"#;
-    let operation = Plan::of(ask(text, &cluster(|_| {})).unwrap()).begin(at(0));
+    let operation = Plan::of(ask(text, &cluster(|_| {})).unwrap()).begin(at(0), None);
     let change = operation.targets[0].change.clone().unwrap();
     assert_eq!((change.from.as_str(), change.to.as_str()), ("repo/app:v1", ALIAS));
 }

@@ -47,6 +47,38 @@ fn what_does_not_become_ready_in_time_has_failed() {
 }
 
 #[test]
+fn the_image_of_a_rollback_has_the_default_time_to_become_ready() {
+    let swap = r#"{"containers":[{"name":"app","image":"repo/app:v2"}],"readyTimeoutSeconds":5}"#;
+    let mut bench = Bench::beside(Kubelet::Prompt, swap);
+    let reached = |bench: &Bench| {
+        bench.operation.targets[0].reached.as_ref().map(|reached| reached.to.container_id.clone())
+    };
+    let until_reached = |bench: &mut Bench, before: Option<&String>| {
+        while reached(bench).is_none_or(|id| Some(&id) == before) {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        bench.kubelet = Kubelet::Silent;
+        declared(&mut bench.snapshot).ready = false;
+    };
+    until_reached(&mut bench, None);
+    let first = reached(&bench);
+    while bench.operation.rollback_cause.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    bench.kubelet = Kubelet::Prompt;
+    until_reached(&mut bench, first.as_ref());
+    let began = bench.now;
+    while bench.now.duration_since(began).as_secs() < 100 {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+    }
+    let back = reached(&bench);
+    let reported = declared(&mut bench.snapshot);
+    (reported.container_id, reported.ready) = (back, true);
+    let outcome = bench.obey();
+    assert!(matches!(outcome, Outcome::RolledBack(Failure::NotReady { seconds: 5, .. })), "{outcome:?}");
+}
+
+#[test]
 fn while_its_status_is_not_current_no_container_has_failed() {
     for unknown in [false, true] {
         let mut bench = restarted();

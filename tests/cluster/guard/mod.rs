@@ -75,10 +75,12 @@ impl Fixture<'_> {
         self.refused(&delete, &["(Forbidden)", "guard-delete.inplace.dev", "HookRun pre-delete-hook-warm-"]);
         self.until("the hook is polled", || (self.hook_server.queries("warm").len() > 2).then_some(()));
         self.refused(&delete, &["is Running since", "webtest"]);
-        // Fifty deletions at once, and an eviction.
+        // Fifty deletions at once, and an eviction. An API server that is overloaded may answer the controller too late.
         for deleted in block_on(join_all((0..50).map(|_| self.deleted("warm")))) {
-            let deleted = deleted.unwrap_err();
-            assert!(deleted.0 == 403 && deleted.1.contains("is Running"), "{deleted:?}");
+            let (code, message) = deleted.unwrap_err();
+            let says =
+                message.contains("is Running") || message.contains("takes too long to answer. Try again");
+            assert!(code == 403 && says, "{code} {message}");
         }
         let (evicted, reported) = self.evicted("warm", false);
         assert!(

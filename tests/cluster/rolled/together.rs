@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{Fixture, Load, person, restarts};
 use crate::{
-    agent::{Agent, Setup},
+    agent::{Agent, Setup, samples},
     cluster::{Cluster, Node, block_on},
     pod::{Pod, is_ready},
     support::{
@@ -47,7 +47,12 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
     let group = Group { fixture: &fixture, load, nodes };
     group.create();
     let parts = Parts::default();
-    parts.run("a restart", || group.all_stop_before_one_starts());
+    parts.run("a restart", || {
+        group.all_stop_before_one_starts();
+        for agent in &agents {
+            assert!(!samples(&agent.metrics(), &["inplace_operations_total", "Succeeded"]).is_empty());
+        }
+    });
     parts.run("without a barrier", || group.each_starts_at_once_without_a_barrier());
     parts.run("a dead worker", || group.a_container_that_died_is_restarted_with_the_others());
     parts.run("a pod that cannot wait", || group.a_pod_that_cannot_be_prepared_ends_it());

@@ -56,7 +56,28 @@ async fn a_status_that_a_crash_left_unwritten_is_written_by_the_next_process() {
     let status = fixture.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(status["id"], before["id"]);
     assert_eq!(fixture.attempt("web-0"), 1);
-    assert!(fixture.api.events().is_empty(), "its events were those of the process that died");
+    assert_eq!(fixture.events(1).await, ["InPlaceSucceeded"]);
+}
+
+/// The event of an end is written after the status.
+#[tokio::test]
+async fn an_event_that_a_crash_left_unwritten_is_written_once() {
+    let fixture = Arc::new(Fixture::found().await);
+    fixture.pod("web-0");
+    fixture.kubelet("web-0");
+    let agent = fixture.agent().await;
+    fixture.api.on("POST event").nth(1).fault(ApiFault::Hang);
+    fixture.pod_request("web-0", Some("restart app"));
+    fixture.reported("web-0", "text-", "Succeeded").await;
+    fixture.api.arrived("POST event", 1).await;
+    agent.kill();
+    assert!(fixture.api.events().is_empty());
+    for posts in [2, 3] {
+        let agent = fixture.agent().await;
+        fixture.api.arrived("POST event", posts).await;
+        agent.stop();
+        assert_eq!(fixture.events(1).await, ["InPlaceSucceeded"]);
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Journal files of other releases, and unreadable files: this release continues what it understands in them, and
 //! none of them keeps a fence in place or hinders another pod.
 
-use inplace::api::status::Phase;
+use inplace::api::status::{Phase, Step};
 use serde_json::{Value, json};
 
 use super::{Fixture, nobody, pod, pod_ref, request, shared_pod};
@@ -91,7 +91,10 @@ async fn a_fence_that_is_in_use_stays() {
 async fn an_operation_that_is_not_understood_is_set_aside() {
     let mut fixture = Fixture::of(shared_pod()).await;
     fixture.die_fenced().await;
-    fixture.rewrite(|entry| entry["open"]["request"]["direction"] = json!("Sideways"));
+    fixture.rewrite(|entry| {
+        entry["open"]["request"]["direction"] = json!("Sideways");
+        entry["open"]["targets"][0]["touched"] = json!(false);
+    });
     fixture.fake.forget();
     let id = fixture.written()["open"]["request"]["id"].clone();
     let status = fixture.resume().await.unwrap().unwrap();
@@ -102,9 +105,24 @@ async fn an_operation_that_is_not_understood_is_set_aside() {
     assert!(fixture.fake.fences().is_empty());
     assert_eq!(fixture.fake.story().len(), 1, "{:?}", fixture.fake.story());
     assert!(!fixture.is_open());
+    assert_eq!(fixture.written()["owed_gate"], Value::Null, "nothing was touched");
     // The ID has ended; the pod accepts the next request.
     let again = fixture.restart().await.unwrap();
     assert_eq!((again.id, again.phase), (status.id, Phase::Failed));
     let next = fixture.ask(request("restart app #2")).await.unwrap();
     assert_eq!(next.phase, Phase::Succeeded);
+}
+
+/// Its drain is not undone: the container may not serve.
+#[tokio::test]
+async fn of_a_touched_pod_the_gate_stays_closed_when_its_operation_is_not_understood() {
+    let mut fixture = Fixture::of(shared_pod()).await;
+    fixture.die_fenced().await;
+    fixture.rewrite(|entry| {
+        entry["open"]["request"]["direction"] = json!("Sideways");
+        entry["open"]["targets"][0]["touched"] = json!(true);
+    });
+    let status = fixture.resume().await.unwrap().unwrap();
+    assert_eq!(fixture.written()["owed_gate"], "Failed");
+    assert_eq!(status.step, Some(Step::Swap), "a workload repairs what failed midway");
 }

@@ -233,7 +233,7 @@ impl World {
             Outcome::Failed { touched: true, .. } if self.scenario.drain > 0 => closed("InPlaceFailed"),
             _ => Gate::Open,
         };
-        let owed = operation.owed_gate();
+        let owed = operation.owed_gate(None);
         // After this time the operation stops its cleanup and leaves the rest to the agent.
         let cleaned_until = operation.deadline_at + SignedDuration::from_secs(15);
         let excused = self.gate_failed || self.now < self.unsynced_until || self.now >= cleaned_until;

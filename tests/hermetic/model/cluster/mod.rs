@@ -232,7 +232,7 @@ fn admitted(world: &mut World, request: Request, group: Option<GroupTask>) -> Re
         group,
         now: world.now,
     };
-    Ok(Plan::of(admit(request, &situation)?).begin(world.now))
+    Ok(Plan::of(admit(request, &situation)?).begin(world.now, None))
 }
 
 /// The hashes that the kubelet wrote on containers earlier, as far as they are remembered.

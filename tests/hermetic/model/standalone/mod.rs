@@ -195,7 +195,7 @@ fn begin(request: Request, world: &mut World) -> Operation {
         group: None,
         now: epoch(),
     };
-    Plan::of(admit(request, &situation).unwrap()).begin(epoch())
+    Plan::of(admit(request, &situation).unwrap()).begin(epoch(), None)
 }
 
 fn search_for(usual: u32, sabotage: Sabotage) -> Result<BTreeMap<String, u32>, String> {
