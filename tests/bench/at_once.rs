@@ -103,7 +103,8 @@ pub(crate) fn at_once(scale: &Scale, report: &mut Report) {
         for _ in 0..rounds {
             pods.restart(way, &mut measured);
         }
-        report.title(&format!("   {} is measured", way.name()));
+        report.title(&format!("   {}", way.name()));
+        report.show(&[("last start", &measured.last_start), ("downtime", &measured.downtime)]);
         (way.name(), measured)
     });
     pods.remove();

@@ -84,10 +84,16 @@ impl Report {
         println!("\n{text}");
     }
 
-    /// Prints distributions, and records them with all samples under `section`.
-    pub(crate) fn distributions(&mut self, section: &str, rows: &[(&str, &Samples)]) {
+    /// Prints distributions.
+    #[expect(clippy::unused_self, reason = "what is printed belongs to the report")]
+    pub(crate) fn show(&self, rows: &[(&str, &Samples)]) {
         let lines: Vec<_> = rows.iter().map(|(name, samples)| samples.cells(name)).collect();
         table(&HEAD, &lines);
+    }
+
+    /// Prints distributions, and records them with all samples under `section`.
+    pub(crate) fn distributions(&mut self, section: &str, rows: &[(&str, &Samples)]) {
+        self.show(rows);
         for (name, samples) in rows {
             self.keep(section, name, samples.json());
         }
