@@ -83,6 +83,24 @@ impl ImageRef {
         self.digest.map(|at| &self.text[at..])
     }
 
+    /// The repository with the registry and the folder that a short name of Docker Hub omits.
+    pub fn full_repository(&self) -> String {
+        let repository = self.repository();
+        match repository.split_once('/') {
+            None => format!("docker.io/library/{repository}"),
+            Some((first, _)) if is_host(first) => repository.to_owned(),
+            Some(_) => format!("docker.io/{repository}"),
+        }
+    }
+
+    /// Another spelling of a reference with a digest: without its tag, or with the tag `latest` if it has none. Registries and
+    /// runtimes ignore a tag beside a digest.
+    pub fn respelled(&self) -> Option<String> {
+        let (repository, digest) = (self.repository(), self.digest()?);
+        let bare = format!("{repository}@{digest}");
+        Some(if self.text == bare { format!("{repository}:latest@{digest}") } else { bare })
+    }
+
     /// The reference as written.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -93,6 +111,11 @@ impl fmt::Display for ImageRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// True if `text` is a reference without a digest: the image that it refers to may change.
+pub fn may_move(text: &str) -> bool {
+    ImageRef::parse(text).is_ok_and(|image| image.digest().is_none())
 }
 
 fn check_digest(digest: &str) -> Result<(), &'static str> {
@@ -161,6 +184,33 @@ mod tests {
             assert_eq!(image.repository(), repository);
             assert_eq!(image.digest(), has_digest.then_some(digest.as_str()), "{text}");
             assert_eq!(image.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_reference_with_a_digest_has_another_spelling_and_one_without_may_move() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        let spelled = |rest: &str| format!("repo/app{rest}@{digest}");
+        for (text, respelled) in [
+            (spelled(""), Some(spelled(":latest"))),
+            (spelled(":v1"), Some(spelled(""))),
+            ("repo/app:v1".to_owned(), None),
+        ] {
+            assert_eq!(may_move(&text), respelled.is_none(), "{text}");
+            assert_eq!(ImageRef::parse(&text).unwrap().respelled(), respelled, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_short_name_is_one_of_docker_hub() {
+        for (text, full) in [
+            ("app:v1", "docker.io/library/app"),
+            ("team/app", "docker.io/team/app"),
+            ("docker.io/library/app:v1", "docker.io/library/app"),
+            ("r:5000/app", "r:5000/app"),
+            ("localhost/app", "localhost/app"),
+        ] {
+            assert_eq!(ImageRef::parse(text).unwrap().full_repository(), full, "{text}");
         }
     }
 

@@ -35,33 +35,25 @@ pub(super) async fn is(client: &Client, name: &str, image: &v1::Image) -> Result
 /// records which pods may use an image compares this spelling.
 fn candidates(declared: &str, asks_registry: bool, image: &v1::Image) -> Vec<String> {
     let Ok(declared) = ImageRef::parse(declared) else { return Vec::new() };
-    let (repository, known_as) = (declared.repository(), full(declared.repository()));
+    let (repository, known_as) = (declared.repository(), declared.full_repository());
     let of_repository = |name: &String| {
         let parsed = ImageRef::parse(name).ok()?;
         let rest = name.strip_prefix(parsed.repository())?.to_owned();
-        (full(parsed.repository()) == known_as).then(|| format!("{repository}{rest}"))
+        (parsed.full_repository() == known_as).then(|| format!("{repository}{rest}"))
     };
     let known = |names: &[String]| names.iter().filter_map(of_repository).collect::<Vec<_>>();
     let names = match declared.digest() {
         None => known(&image.repo_digests),
         Some(_) if !asks_registry => known(&image.repo_tags),
-        // The node may have given the tag to another image. Any tag is right, because the digest decides.
-        Some(digest) if declared.as_str() == format!("{repository}@{digest}") => {
-            let tags = known(&image.repo_tags).into_iter().chain([format!("{repository}:latest")]);
-            tags.map(|name| format!("{name}@{digest}")).collect()
+        // A tag that the node has is the one that people know. It may be gone, and any other is right as well.
+        Some(digest) => {
+            let has_tag = declared.as_str() != format!("{repository}@{digest}");
+            let tags = if has_tag { Vec::new() } else { known(&image.repo_tags) };
+            let tagged = tags.into_iter().map(|name| format!("{name}@{digest}"));
+            tagged.chain(declared.respelled()).collect()
         }
-        Some(digest) => vec![format!("{repository}@{digest}")],
     };
     names.into_iter().filter(|name| name != declared.as_str()).collect()
-}
-
-/// Expands a Docker Hub repository to its full form, with the parts that a reference may omit.
-fn full(repository: &str) -> String {
-    match repository.split_once('/') {
-        None => format!("docker.io/library/{repository}"),
-        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => repository.to_owned(),
-        Some(_) => format!("docker.io/{repository}"),
-    }
 }
 
 #[cfg(test)]

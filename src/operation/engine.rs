@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::api::image::ImageRef;
+use crate::api::image::may_move;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::RequestedEngine;
 use crate::api::status::{ContainerInstance, Engine};
@@ -307,8 +307,7 @@ fn respec(facts: &Facts<'_>) -> Result<Choice, Refusal> {
         }
     };
     // The registry may have another image under the tag, which a restart must not start.
-    let is_tag = ImageRef::parse(to).is_ok_and(|image| image.digest().is_none());
-    if facts.image.is_none() && is_tag && declared.pull_policy == PullPolicy::Always {
+    if facts.image.is_none() && may_move(to) && declared.pull_policy == PullPolicy::Always {
         return not("the node has no second reference with a digest, and its kubelet asks the registry \
              (imagePullPolicy Always), where a tag may refer to another image");
     }

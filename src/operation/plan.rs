@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::hook_template::Argument;
-use crate::api::image::ImageRef;
+use crate::api::image::may_move;
 use crate::api::pod_ref::PodRef;
 use crate::api::request::{Order, Request};
 use crate::api::status::{Action, ContainerInstance, Engine, Step};
@@ -260,9 +260,7 @@ fn warnings_of(container: &Container, image: Option<&str>) -> Vec<String> {
         let grace = container.grace.as_secs();
         warnings.push(format!("{}: it may take up to its grace period of {grace} s to stop", container.name));
     }
-    if let Some(image) = image.and_then(|image| ImageRef::parse(image).ok())
-        && image.digest().is_none()
-    {
+    if let Some(image) = image.filter(|image| may_move(image)) {
         warnings.push(format!("{}: {image} is a tag and may move; a digest does not", container.name));
     }
     if image.is_some_and(|image| image == container.image) {
@@ -288,7 +286,7 @@ fn warnings_in_cluster(declared: &DeclaredContainer, target: &AdmittedTarget) ->
     let spec_image = target.choice.change.as_ref().map(|change| change.to.as_str());
     let mut warnings = Vec::new();
     let next_image = spec_image.unwrap_or(&declared.image);
-    let is_tag = ImageRef::parse(next_image).is_ok_and(|image| image.digest().is_none());
+    let is_tag = may_move(next_image);
     if declared.pull_policy == PullPolicy::Always && engine != Engine::Recreate {
         warnings.push(format!(
             "{name}: imagePullPolicy Always: its kubelet contacts the registry while {name} is down{}",

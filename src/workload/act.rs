@@ -299,9 +299,8 @@ impl<'a> Planner<'_, 'a> {
     }
 
     fn report_waiting(&mut self, view: &PodView<'_>, task: &PodTask) {
-        let key = task.key();
-        let run = self.input.runs_of(view.pod).iter().find(|run| run.key == key);
-        if let Some(run) = run.filter(|run| run.has_failed() && !run.deleting) {
+        let run = self.input.run_of(view, task);
+        if let Some(run) = run.filter(|run| run.stays_failed()) {
             self.acts.failed_hooks.push(FailedHook::of(view, task.purpose, run));
         }
         if let Some((run, reported)) = run.and_then(|run| Some((run, hooks::condition(view.pod, run)?))) {

@@ -24,10 +24,10 @@ use crate::workload::input::{CachedObjects, ReconcileInput};
 use crate::workload::prefetch;
 use crate::workload::report::{AVAILABLE, Counts, PROGRESSING, Report, SCALE_FAILED, Steps, UPDATE_FAILED};
 use crate::workload::resize;
-use crate::workload::revision::{self, Carried, Found, Revision};
+use crate::workload::revision::{self, Found, Revision};
 use crate::workload::scale::{self, Scaling};
 use crate::workload::spec::{Kind, WorkloadSpec};
-use crate::workload::stateful::{self, Ordinals, is_replica, threshold};
+use crate::workload::stateful::{self, Ordinals, is_replica_of, threshold};
 use crate::workload::status::{self, UpdateFailure};
 use crate::workload::survey::Survey;
 use crate::workload::update;
@@ -126,10 +126,11 @@ fn current<'a>(
     let holds = spec.update.paused
         || spec.update.partition.held_back(spec.replicas) > 0
         || has_steps && before.steps.canary.revision != update.name;
-    let updated = active().filter(|pod| pod.label == update.name && is_replica(spec, pod)).count();
-    let revisions = active().map(|pod| pod.label.as_str()).collect();
-    let carried = Carried { revisions: &revisions, may_lack_held: holds && updated < spec.replicas };
-    revision::current(objects.revisions, carried, &before.current_revision, update)
+    let is_replica = is_replica_of(spec);
+    let updated = active().filter(|pod| pod.label == update.name && is_replica(pod)).count();
+    let carried = active().map(|pod| pod.label.as_str()).collect();
+    let may_lack_held = holds && updated < spec.replicas;
+    revision::current(objects.revisions, &carried, may_lack_held, &before.current_revision, update)
 }
 
 /// True when a person asks to retry what failed.

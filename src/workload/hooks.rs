@@ -127,6 +127,11 @@ impl Run {
     pub fn has_failed(&self) -> bool {
         self.phase.is_completed() && !self.has_passed()
     }
+
+    /// True when the run has failed, and no person has asked for another one.
+    pub fn stays_failed(&self) -> bool {
+        self.has_failed() && !self.deleting
+    }
 }
 
 /// The hook that a task with this `purpose` has to pass.

@@ -173,10 +173,15 @@ impl<'a> ReconcileInput<'a> {
         self.whole.get(revision).copied()
     }
 
+    /// The run of the hook of `task`, if there is one.
+    pub fn run_of(&self, view: &PodView<'_>, task: &PodTask) -> Option<&'a Run> {
+        let key = task.key();
+        self.runs_of(view.pod).iter().copied().find(|run| run.key == key)
+    }
+
     /// True when the hook of the pod's task has failed, and is not run again before a person acts.
     pub fn has_failed_hook(&self, view: &PodView<'_>) -> bool {
-        let Some(key) = view.pod.task.as_ref().map(PodTask::key) else { return false };
-        self.runs_of(view.pod).iter().any(|run| run.key == key && run.has_failed() && !run.deleting)
+        view.pod.task.as_ref().and_then(|task| self.run_of(view, task)).is_some_and(Run::stays_failed)
     }
 
     /// True when the hook of the pod's task lets it pass.

@@ -174,30 +174,22 @@ pub fn find(workload: &str, template: &PodTemplate, history: &[Record], collisio
     Found { revision, write: Some(Write::Create), collisions }
 }
 
-/// What the active pods of a workload say about the revision that pods are held back at.
-#[derive(Clone, Copy, Debug)]
-pub struct Carried<'p> {
-    /// The revisions of the pods.
-    pub revisions: &'p BTreeSet<&'p str>,
-    /// True if the last pod that is held back may be lost: a partition, a canary step or a pause holds pods back, and fewer
-    /// than all replicas are at the newest revision.
-    pub may_lack_held: bool,
-}
-
 /// The revision that a partition holds pods back at: the lowest that a pod has, otherwise the newest one if that is the
-/// revision of all pods, otherwise the previous current revision.
+/// revision of all pods, otherwise the previous current revision. `carried`: the revisions of the active pods.
+/// `may_lack_held`: the last pod that is held back may be lost, because fewer than all replicas are at the newest revision.
 pub fn current<'a>(
     revisions: &'a [Revision],
-    carried: Carried<'_>,
+    carried: &BTreeSet<&str>,
+    may_lack_held: bool,
     before: &str,
     update: &'a Revision,
 ) -> &'a Revision {
     let others = || revisions.iter().filter(|revision| revision.name != update.name);
-    let carried_ones = others().filter(|revision| carried.revisions.contains(revision.name.as_str()));
+    let carried_ones = others().filter(|revision| carried.contains(revision.name.as_str()));
     if let Some(lowest) = carried_ones.min_by_key(|revision| revision.number) {
         return lowest;
     }
-    if carried.revisions.contains(update.name.as_str()) && !carried.may_lack_held {
+    if carried.contains(update.name.as_str()) && !may_lack_held {
         return update;
     }
     others().find(|revision| revision.name == before).unwrap_or(update)
@@ -322,9 +314,8 @@ mod tests {
     fn the_current_revision_is_the_lowest_that_a_pod_carries() {
         let all = revisions(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3")]);
         let current = |revisions: &[&str], may_lack_held: bool, before: &str| {
-            let revisions = revisions.iter().copied().collect();
-            let carried = Carried { revisions: &revisions, may_lack_held };
-            current(&all, carried, before, &all[2]).name.clone()
+            let carried = revisions.iter().copied().collect();
+            current(&all, &carried, may_lack_held, before, &all[2]).name.clone()
         };
         assert_eq!(current(&["b", "c"], false, "a"), "b");
         assert_eq!(current(&["c"], false, "a"), "c");

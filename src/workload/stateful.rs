@@ -82,10 +82,12 @@ pub fn threshold(spec: &WorkloadSpec, held: Held) -> Option<u32> {
     }
 }
 
-/// True when a pod with the ordinal of `pod` is one of the replicas. All pods without ordinals are.
-pub fn is_replica(spec: &WorkloadSpec, pod: &Pod) -> bool {
-    let Some(set) = spec.stateful() else { return true };
-    pod.ordinal(&spec.name).is_some_and(|ordinal| Ordinals::of(spec, set, 0).is_own(ordinal))
+/// Tells which pods are replicas: those with the ordinal of one. All pods without ordinals are.
+pub fn is_replica_of(spec: &WorkloadSpec) -> impl Fn(&Pod) -> bool {
+    let own = spec.stateful().map(|set| Ordinals::of(spec, set, 0));
+    move |pod| {
+        own.as_ref().is_none_or(|own| pod.ordinal(&spec.name).is_some_and(|ordinal| own.is_own(ordinal)))
+    }
 }
 
 /// Decides for pods with ordinals.

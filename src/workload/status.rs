@@ -13,7 +13,7 @@ use crate::workload::canary::{Held, Step};
 use crate::workload::failed_hook;
 use crate::workload::input::ReconcileInput;
 use crate::workload::scale::Scaling;
-use crate::workload::stateful::is_replica;
+use crate::workload::stateful::is_replica_of;
 use crate::workload::survey::Survey;
 use crate::workload::view::PodView;
 
@@ -180,7 +180,8 @@ fn others_continue(input: &ReconcileInput<'_>, scaling: &Scaling<'_>, acts: &Act
 
 /// True when as many pods as there are replicas are at the newest revision.
 fn all_are_there(input: &ReconcileInput<'_>) -> bool {
-    let updated = |view: &&PodView<'_>| view.is_at(input.update_name()) && is_replica(input.spec, view.pod);
+    let is_replica = is_replica_of(input.spec);
+    let updated = |view: &&PodView<'_>| view.is_at(input.update_name()) && is_replica(view.pod);
     input.views.iter().filter(updated).count() >= input.spec.replicas
 }
 

@@ -19,7 +19,7 @@ use crate::workload::diff::Change;
 use crate::workload::input::ReconcileInput;
 use crate::workload::request;
 use crate::workload::resize::{self, NotResizable};
-use crate::workload::stateful::{Ordinals, threshold};
+use crate::workload::stateful::{is_replica_of, threshold};
 use crate::workload::view::{PodView, left_closed};
 
 /// The reason when the containers that change cannot start first.
@@ -121,10 +121,9 @@ impl<'a> Survey<'a> {
         };
         survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
         // A surge pod needs no surge pod itself. That of a set is known by its ordinal.
-        let own = input.spec.stateful().map(|set| Ordinals::of(input.spec, set, 0));
-        let is_surge = |view: &PodView<'_>| match &own {
-            Some(own) => view.pod.ordinal(&input.spec.name).is_none_or(|ordinal| !own.is_own(ordinal)),
-            None => view.pod.surge && input.spec.is_in_place(),
+        let (is_set, is_replica) = (input.spec.stateful().is_some(), is_replica_of(input.spec));
+        let is_surge = |view: &PodView<'_>| {
+            if is_set { !is_replica(view.pod) } else { view.pod.surge && input.spec.is_in_place() }
         };
         let gave_up = |view: &PodView<'_>| view.last_failure(update) == Some(Stage::Failed) && view.available;
         survey.need_surge = survey.to_move(input, |view| !is_surge(view) && !gave_up(view));

@@ -115,15 +115,13 @@ impl Answers {
                         "an earlier process did not write this final status: writing it now"
                     );
                     self.0.report(&pod, &last);
-                    if has_ended_within(EVENTS_STAY, &last, now) {
-                        self.0.announce_end(&pod, &last, now);
-                    }
+                    self.0.announce_end(EVENTS_STAY, &pod, &last, now);
                 }
             }
             // The event follows the status: an earlier process may have written no more than that.
             for cached in pods.list() {
-                if let Some(status) = cached.status().filter(|status| has_ended_within(RECENT, status, now)) {
-                    self.0.announce_end(&cached.reference(), &status, now);
+                if let Some(status) = cached.status() {
+                    self.0.announce_end(RECENT, &cached.reference(), &status, now);
                 }
             }
             self.withdraw(false, now);
@@ -163,7 +161,7 @@ impl Answers {
             if let Some(withdrawn) = unwritten::withdrawn(status.as_ref(), requested.as_deref(), now) {
                 let withdrawn = Status { group, ..withdrawn };
                 self.0.report(&pod, &withdrawn);
-                self.0.announce_end(&pod, &withdrawn, now);
+                self.0.announce_end(EVENTS_STAY, &pod, &withdrawn, now);
             }
         }
     }
@@ -229,7 +227,7 @@ impl StatusSink for Answers {
 
     fn announce(&self, key: &Key, announcement: Announcement) {
         if let Some(pod) = key.pod() {
-            self.0.announce(&pod, announcement);
+            self.0.change(&pod, |outbox| outbox.announce(announcement));
         }
     }
 }
@@ -253,13 +251,11 @@ impl Shared {
         self.change(pod, |outbox| outbox.report(status, Instant::now()));
     }
 
-    fn announce(self: &Arc<Self>, pod: &PodRef, announcement: Announcement) {
-        self.change(pod, |outbox| outbox.announce(announcement));
-    }
-
-    fn announce_end(self: &Arc<Self>, pod: &PodRef, status: &Status, now: Timestamp) {
-        if let Some(end) = announce::ended(status, now) {
-            self.announce(pod, end);
+    /// Announces the end of a request, if it ended less than `limit` ago.
+    fn announce_end(self: &Arc<Self>, limit: SignedDuration, pod: &PodRef, status: &Status, now: Timestamp) {
+        let is_recent = status.finished_at.is_some_and(|at| now.duration_since(at) < limit);
+        if let Some(end) = announce::ended(status, now).filter(|_| is_recent) {
+            self.change(pod, |outbox| outbox.announce(end));
         }
     }
 
@@ -379,11 +375,6 @@ impl Shared {
 /// The id of the request in the pod's annotation.
 fn requested(pod: &Pod) -> Option<String> {
     Request::parse(pod.request()).ok().flatten().map(|request| request.id)
-}
-
-/// Whether the request of `status` has ended less than `limit` ago.
-fn has_ended_within(limit: SignedDuration, status: &Status, now: Timestamp) -> bool {
-    status.finished_at.is_some_and(|at| now.duration_since(at) < limit)
 }
 
 /// Whether `status` is the end of a request, and the pod carries it.

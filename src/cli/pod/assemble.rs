@@ -208,26 +208,14 @@ fn bare_id(id: &str) -> String {
 /// with a tag, or without one.
 fn alias(spec: &str, asks_registry: bool, image_id: &str) -> Option<String> {
     let requested = ImageRef::parse(spec).ok()?;
-    if let Some(digest) = requested.digest() {
-        let bare = format!("{}@{digest}", requested.repository());
-        let tagged = format!("{}:latest@{digest}", requested.repository());
-        return asks_registry.then(|| if spec == bare { tagged } else { bare });
+    if requested.digest().is_some() {
+        return requested.respelled().filter(|_| asks_registry);
     }
     let reported =
         ImageRef::parse(bare_id(image_id).strip_prefix("docker-pullable://").unwrap_or(&bare_id(image_id)))
             .ok()?;
-    (whole(reported.repository()) == whole(requested.repository()))
+    (reported.full_repository() == requested.full_repository())
         .then(|| Some(format!("{}@{}", requested.repository(), reported.digest()?)))?
-}
-
-/// The full name of a repository, with the registry and folder that a short name omits.
-fn whole(repository: &str) -> String {
-    let is_host = |first: &str| first == "localhost" || first.contains(['.', ':']);
-    match repository.split_once('/') {
-        Some((first, _)) if is_host(first) => repository.to_owned(),
-        Some(_) => format!("docker.io/{repository}"),
-        None => format!("docker.io/library/{repository}"),
-    }
 }
 
 /// The node's runtime, and whether the node reported it.

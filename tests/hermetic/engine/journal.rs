@@ -86,15 +86,21 @@ async fn a_fence_that_is_in_use_stays() {
     assert_eq!((fixture.sweep().await, fixture.fake.fences().len()), (1, 0));
 }
 
-/// A newer release began it, with a field that this release would handle wrongly.
-#[tokio::test]
-async fn an_operation_that_is_not_understood_is_set_aside() {
+/// An open operation of another release, which has touched its container or not.
+async fn not_understood(touched: bool) -> Fixture {
     let mut fixture = Fixture::of(shared_pod()).await;
     fixture.die_fenced().await;
     fixture.rewrite(|entry| {
         entry["open"]["request"]["direction"] = json!("Sideways");
-        entry["open"]["targets"][0]["touched"] = json!(false);
+        entry["open"]["targets"][0]["touched"] = json!(touched);
     });
+    fixture
+}
+
+/// A newer release began it, with a field that this release would handle wrongly.
+#[tokio::test]
+async fn an_operation_that_is_not_understood_is_set_aside() {
+    let fixture = not_understood(false).await;
     fixture.fake.forget();
     let id = fixture.written()["open"]["request"]["id"].clone();
     let status = fixture.resume().await.unwrap().unwrap();
@@ -116,12 +122,7 @@ async fn an_operation_that_is_not_understood_is_set_aside() {
 /// Its drain is not undone: the container may not serve.
 #[tokio::test]
 async fn of_a_touched_pod_the_gate_stays_closed_when_its_operation_is_not_understood() {
-    let mut fixture = Fixture::of(shared_pod()).await;
-    fixture.die_fenced().await;
-    fixture.rewrite(|entry| {
-        entry["open"]["request"]["direction"] = json!("Sideways");
-        entry["open"]["targets"][0]["touched"] = json!(true);
-    });
+    let fixture = not_understood(true).await;
     let status = fixture.resume().await.unwrap().unwrap();
     assert_eq!(fixture.written()["owed_gate"], "Failed");
     assert_eq!(status.step, Some(Step::Swap), "a workload repairs what failed midway");

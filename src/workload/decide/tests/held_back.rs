@@ -3,18 +3,13 @@
 
 use super::*;
 
-/// The image of the only pod that is created.
-fn created_image(decision: &Decision) -> String {
-    let bodies: Vec<_> = decision
-        .actions
-        .iter()
-        .filter_map(|action| match action {
-            Action::CreatePod { body, .. } => Some(body),
-            _ => None,
-        })
-        .collect();
-    let [body] = bodies.as_slice() else { panic!("{decision:#?}") };
-    body["spec"]["containers"][0]["image"].as_str().unwrap().to_owned()
+/// The images of the pods that are created.
+fn created_images(decision: &Decision) -> Vec<&str> {
+    let created = decision.actions.iter().filter_map(|action| match action {
+        Action::CreatePod { body, .. } => Some(body),
+        _ => None,
+    });
+    created.map(|body| body["spec"]["containers"][0]["image"].as_str().unwrap()).collect()
 }
 
 /// Asserts that the pod at the old revision, when it is lost, is made again from it, and what is reported meanwhile.
@@ -25,7 +20,7 @@ fn comes_back(mut sight: Sight, old: &Draft, new: &Draft, reason: &str) {
     sight.pods.retain(|pod| !is_old(pod));
     for _ in 0..2 {
         let decision = step(&mut sight, new);
-        assert_eq!(created_image(&decision), "app:1");
+        assert_eq!(created_images(&decision), ["app:1"]);
         assert_eq!(sight.before.current_revision, stable);
         assert_eq!(sight.before.stable_revision, stable, "the update can still be aborted");
         assert_eq!(condition(&decision, "Progressing").1, reason);
@@ -112,11 +107,7 @@ fn where_nothing_holds_pods_back_the_newest_revision_is_the_current_one_when_no_
     assert_eq!(sight.before.current_revision, sight.before.update_revision);
     sight.pods.pop();
     let paused = new.with("/updateStrategy/paused", json!(true));
-    let created = sight.decide(&paused).actions.into_iter().filter_map(|action| match action {
-        Action::CreatePod { body, .. } => body["spec"]["containers"][0]["image"].as_str().map(str::to_owned),
-        _ => None,
-    });
-    assert!(created.eq(["app:2", "app:2"]));
+    assert_eq!(created_images(&sight.decide(&paused)), ["app:2", "app:2"]);
 }
 
 #[test]
@@ -134,9 +125,5 @@ fn a_partition_that_is_set_after_an_update_makes_pods_of_the_new_revision() {
     sight.pods.clear();
     let decision = step(&mut sight, &partition);
     assert_eq!(decision.created().len(), 2);
-    let images = decision.actions.iter().filter_map(|action| match action {
-        Action::CreatePod { body, .. } => body["spec"]["containers"][0]["image"].as_str(),
-        _ => None,
-    });
-    assert!(images.eq(["app:2", "app:2"]));
+    assert_eq!(created_images(&decision), ["app:2", "app:2"]);
 }
