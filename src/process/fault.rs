@@ -3,7 +3,8 @@
 //! Without the cargo feature `faults`, which release builds cannot have, a point does nothing. With it, environment
 //! variables control the points of a process:
 //!
-//! * `INPLACE_FAULT_AT=<n>`: the process kills itself with SIGKILL at the n-th point that it passes.
+//! * `INPLACE_FAULT_AT=<n>`: the process kills itself with SIGKILL at the n-th point that it passes. With
+//!   `<n> <name>`, only points of that name count.
 //! * `INPLACE_FAULT_TRACE=<file>`: the name of every passed point is appended to the file.
 //! * `INPLACE_FAULT_HOLD=<folder>`: the work on one pod is suspended at a point as long as a file exists there, so
 //!   that many pods can be brought to the same point at once.
@@ -43,13 +44,20 @@ fn pass(name: &str) {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     static PASSED: AtomicU64 = AtomicU64::new(0);
+    static PASSED_OF_NAME: AtomicU64 = AtomicU64::new(0);
     let this = PASSED.fetch_add(1, Ordering::SeqCst) + 1;
     if let Ok(path) = std::env::var("INPLACE_FAULT_TRACE")
         && let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(path)
     {
         let _ = writeln!(file, "{this} {name}");
     }
-    if std::env::var("INPLACE_FAULT_AT").ok().and_then(|at| at.parse().ok()) == Some(this) {
+    let Ok(at) = std::env::var("INPLACE_FAULT_AT") else { return };
+    let (at, count) = match at.split_once(' ') {
+        Some((at, of)) if of == name => (at, PASSED_OF_NAME.fetch_add(1, Ordering::SeqCst) + 1),
+        Some(_) => return,
+        None => (at.as_str(), this),
+    };
+    if at.parse() == Ok(count) {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
     }
 }

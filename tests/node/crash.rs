@@ -88,14 +88,17 @@ impl<'a> Case<'a> {
         case
     }
 
-    /// The names of the points at which the process can be killed.
-    fn points(&self) -> Vec<String> {
+    /// The points at which the process can be killed: the name of each, with how many times it was passed by then.
+    /// Not its number among all points: an effect that is repeated, as on a busy machine, shifts the ones after it.
+    fn points(&self) -> Vec<(usize, String)> {
         let trace = self.pod.state.path().join("trace");
         let before = self.before();
         self.command(&before, "trace").env("INPLACE_FAULT_TRACE", &trace).status().unwrap();
         self.holds(&before, "trace", 1..=1);
         let text = fs::read_to_string(trace).unwrap();
-        text.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
+        let names: Vec<_> = text.lines().map(|line| line.split_once(' ').unwrap().1).collect();
+        let passed = |at: usize| names[..=at].iter().filter(|&&name| name == names[at]).count();
+        names.iter().enumerate().map(|(at, &name)| (passed(at), name.to_owned())).collect()
     }
 
     /// The state before the operation, once the running `app` has written its line.
@@ -179,7 +182,7 @@ fn cut_off_once(started: &[String], expected: &[String]) -> bool {
 /// Kills the command at each of its points, and runs it again.
 fn at_every_point(requested: Requested) {
     let points = Case::new(Lab::shared(), requested).points();
-    assert!(points.iter().any(|point| point == "after effect Start"), "{points:?}");
+    assert!(points.iter().any(|(_, name)| name == "after effect Start"), "{points:?}");
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..WORKERS {
@@ -187,11 +190,12 @@ fn at_every_point(requested: Requested) {
                 let case = Case::new(Lab::shared(), requested);
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(name) = points.get(at) else { break };
+                    let Some((passed, name)) = points.get(at) else { break };
                     let id = format!("{}-{name}", at + 1).replace(' ', "-");
                     let before = case.before();
                     let mut command = case.command(&before, &id);
-                    let killed = command.env("INPLACE_FAULT_AT", (at + 1).to_string()).output().unwrap();
+                    let killed =
+                        command.env("INPLACE_FAULT_AT", format!("{passed} {name}")).output().unwrap();
                     assert!(Ended::of(&killed).was_killed(), "{id}: {killed:?}");
                     // Once the journal records that the handler has begun, the handler is not run again.
                     let unsure = ["after journal PreStop", "before effect PreStop"].contains(&name.as_str());

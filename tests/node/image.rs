@@ -13,6 +13,16 @@ use crate::{
     support::wait::eventually,
 };
 
+/// v3 of `app` ends with an error once the file `end` exists.
+const ENDS_WHEN_ASKED: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- name: app
+  image: lab/app:v1
+  command: [sh, -c, 'grep -q v3 /etc/version || exec app; until test -e /dev/shm/end; do sleep 0.1; done; exit 1']
+- {name: side, image: lab/app:v2}
+";
+
 /// Swaps `app`, which must fail before anything is touched, and returns the status.
 fn untouched(pod: &Pod<'_>, image: &str, options: &[&str]) -> Status {
     let before = pod.facts();
@@ -99,8 +109,8 @@ fn a_disk_that_is_full() {
 #[test]
 fn no_way_forward_and_no_way_back() {
     let lab = Lab::own(&Options::default());
-    let pod = Pod::run(&lab, "stuck", &PAIR.replace("side, image: lab/app:v1", "side, image: lab/app:v2"));
-    let child = spawn(&pod, &["app=lab/app:late", "--min-ready", "4"]);
+    let pod = Pod::run(&lab, "stuck", ENDS_WHEN_ASKED);
+    let child = spawn(&pod, &["app=lab/app:v3", "--min-ready", "60"]);
     eventually("the new image to run", || {
         pod.facts().of("app").any(|instance| instance.attempt == 1 && instance.pid != 0).then_some(())
     });
@@ -111,6 +121,7 @@ fn no_way_forward_and_no_way_back() {
     for name in names.lines().filter(|line| line.contains(digest)).filter_map(|line| line.split(' ').next()) {
         lab.ctr(&["image", "rm", "--sync", name]);
     }
+    pod.remember("end", "");
     let status = Ended::of(&child.wait_with_output().unwrap()).is(Phase::Failed);
     assert_eq!(status.reason, "Exited", "{status:?}");
     for part in [
