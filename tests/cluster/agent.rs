@@ -280,7 +280,7 @@ impl Pod<'_> {
         }
     }
 
-    /// Waits at most a minute until the request with this id has ended.
+    /// Waits until the request with this id has ended.
     pub(crate) fn answer(&self, id: &str) -> Status {
         self.answer_within(WAIT_LIMIT, id)
     }

@@ -27,7 +27,7 @@ use crate::{
     ongoing::{containers, running_fence},
     pod::{PAIR, Pod, container, is, is_ready},
     readme::first_restart,
-    request::request,
+    request::{request, restored},
     start_first::{self, SHARED},
     support::{parts::Parts, wait::eventually},
 };
@@ -100,7 +100,7 @@ fn plain(cluster: &Cluster) {
     let done = pod.ask(&swap("app:v2", 1), Phase::Succeeded);
     assert_eq!(engines(&done), [Engine::Respec]);
     let back = pod.ask(&swap("app:crash", 2), Phase::RolledBack);
-    assert_eq!(image_of(&pod.get(), "app"), cluster.image("app:v2"), "{back:#?}");
+    restored(&pod, &back.containers[0], "lab/app:v2");
     pod.ask(&swap("nowhere:v1", 3), Phase::Failed);
     pod.ask("restart nobody", Phase::Refused);
     let stop = json!({"id": "stop", "containers": [{"name": "side"}], "engine": "Stop"});
@@ -142,8 +142,8 @@ fn beside(cluster: &Cluster) {
 
 fn gated(cluster: &Cluster) {
     let pod = Pod::run(cluster, "gated", GATED);
-    let restart = json!({"id": "drain", "containers": [{"name": "app"}], "gracePeriodSeconds": 1});
-    let swap = json!({"id": "swap", "containers": [{"name": "app", "image": cluster.image("app:v2")}], "gracePeriodSeconds": 1});
+    let restart = json!({"id": "drain", "containers": [{"name": "app"}], "gracePeriodSeconds": 10});
+    let swap = json!({"id": "swap", "containers": [{"name": "app", "image": cluster.image("app:v2")}], "gracePeriodSeconds": 10});
     for request in [restart, swap] {
         let before = pod.seen().versions().len();
         pod.ask(&request.to_string(), Phase::Succeeded);
@@ -168,9 +168,9 @@ fn odd(cluster: &Cluster) {
     pod.ask(&format!("swap app={v2}"), Phase::Succeeded);
     pod.ask("restart app #3", Phase::Succeeded);
     // Rolls back to an image that only the status still names.
-    pod.ask(&format!("swap app={}", cluster.image("app:crash")), Phase::RolledBack);
-    let facts = pod.facts().settled();
-    assert_eq!(facts.running("app").version, "v2");
+    let image = image_of(&pod.get(), "app");
+    let back = pod.ask(&format!("swap app={}", cluster.image("app:crash")), Phase::RolledBack);
+    assert_eq!(restored(&pod, &back.containers[0], &image).version, "v2");
 }
 
 fn once(cluster: &Cluster) {

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How often a container is restarted until two restarts were the agent's own.
-const TRIES: u32 = 5;
+const TRIES: u32 = 12;
 
 /// A pod with one container, `app`; `more` is added to the container, `rest` to the spec.
 fn spec(more: &str, rest: &str) -> String {

@@ -44,6 +44,7 @@ mod pull_secrets;
 mod readme;
 mod refusals;
 mod registry_gate;
+mod reinstalled;
 mod request;
 mod restarts;
 mod rolled;

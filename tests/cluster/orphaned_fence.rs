@@ -2,7 +2,7 @@
 //! a container without a log path deletes the files of its own working directory; here these files are bait (see
 //! `cluster.sh`).
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use inplace::cri::{
     client::Client,
@@ -68,9 +68,9 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
     end_process(&cluster, &replacement.id);
     crashes.wait("its kubelet cannot create the next attempt", is_refused);
     // The fence would end by itself eventually; here its process is killed, as by the OOM killer. The
-    // kubelet collects it.
+    // kubelet collects it, once a minute, and may delay the container (back-off).
     end_process(&cluster, &running_fence(crashes).unwrap().id);
-    crashes.wait_for(GOING, "its kubelet has started it again", is_ready);
+    crashes.wait_for(Duration::from_secs(300), "its kubelet has started it again", is_ready);
     assert_eq!(crashes.facts().running("app").attempt, replacement.attempt + 1);
 
     // After a reboot of the node the fence has exited, like everything else.

@@ -202,7 +202,7 @@ impl<'a> Pod<'a> {
     /// Deletes the pod with its own grace period, and waits until it is removed.
     pub(crate) fn delete(&self) {
         self.remove(&DeleteParams::default());
-        self.until(WAIT_LIMIT, "it is gone", |seen| seen.gone);
+        self.await_gone();
     }
 
     fn remove(&self, how: &DeleteParams) {

@@ -173,7 +173,7 @@ fn by_command(cluster: &Cluster, user: &User<'_>, pod: &Pod<'_>) {
     pod.wait("it has restarted", |pod| has_restarted(pod, 3));
 
     cluster.apply(&deployment().to_string());
-    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=300s"]);
     let pods = pods(cluster);
     assert_eq!((pods.len(), restarts(&pods)), (2, vec![0, 0]));
     rolled_out(cluster, CONTROLLER);

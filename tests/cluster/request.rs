@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use inplace::api::status::{Phase, Status};
+use inplace::{
+    api::status::{ContainerReport, Phase, Status},
+    cri::proto::v1::ContainerState,
+};
 use k8s_openapi::api::core::v1::Pod as Object;
 use serde_json::{Value, json};
 
@@ -10,7 +13,7 @@ use crate::{
     cluster::Cluster,
     pod::{Pod, container, is_ready},
     support::facts::Instance,
-    support::wait::eventually,
+    support::wait::{eventually, eventually_or},
 };
 
 /// One container, `app`, that stops immediately on SIGTERM.
@@ -56,17 +59,44 @@ pub(crate) fn spec_image(object: &Object, name: &str) -> String {
 /// says.
 pub(crate) fn adopted(pod: &Pod<'_>, name: &str, image: &str) -> Instance {
     let instance = pod.facts().settled().running(name).clone();
-    let id = format!("containerd://{}", instance.id);
-    let object = pod.wait("the kubelet shows it", |pod| {
-        let shown = container(pod, name).is_some_and(|shown| {
-            shown.ready
-                && shown.container_id.as_ref() == Some(&id)
-                && shown.restart_count.unsigned_abs() == instance.attempt
-        });
-        shown && is_ready(pod)
-    });
+    let object = pod.wait("the kubelet shows it", |pod| is_shown(pod, &instance));
     assert_eq!(spec_image(&object, name), pod.cluster.named(image));
     instance
+}
+
+/// The same for a container after a rollback. A kubelet that receives the spec late may stop the restored instance once more,
+/// and starts the next one by itself (docs/limits.md): then that one is returned.
+pub(crate) fn restored(pod: &Pod<'_>, report: &ContainerReport, image: &str) -> Instance {
+    let (instance, object) = eventually_or("the kubelet shows the restored container", || {
+        let (facts, object) = (pod.facts(), pod.get());
+        // Only an operation would leave these.
+        let is_left = |other: &Instance| {
+            let is_created = other.by_operation && other.state == ContainerState::ContainerCreated;
+            is_created || other.name.starts_with("inplace-standby")
+        };
+        assert!(facts.fences.is_empty() && !facts.instances.iter().any(is_left), "{facts:#?}");
+        let running: Vec<_> = facts.of(&report.name).filter(|instance| instance.pid != 0).collect();
+        match running[..] {
+            [instance] if is_shown(&object, instance) => Ok((instance.clone(), object)),
+            _ => Err(format!("{facts:#?}")),
+        }
+    });
+    let restored = report.to.as_ref().unwrap();
+    let by_kubelet = instance.attempt > restored.attempt && !instance.by_operation;
+    assert!(instance.id == restored.container_id || by_kubelet, "{report:#?}: {instance:#?}");
+    assert_eq!(spec_image(&object, &report.name), pod.cluster.named(image));
+    instance
+}
+
+/// True when the kubelet reports the pod, and this instance in it, as Ready.
+fn is_shown(pod: &Object, instance: &Instance) -> bool {
+    let id = format!("containerd://{}", instance.id);
+    let shown = container(pod, &instance.name).is_some_and(|shown| {
+        shown.ready
+            && shown.container_id.as_ref() == Some(&id)
+            && shown.restart_count.unsigned_abs() == instance.attempt
+    });
+    shown && is_ready(pod)
 }
 
 /// How many instances the kubelet ended because a probe was due before their start, as the message says.

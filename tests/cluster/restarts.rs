@@ -102,7 +102,8 @@ fn a_restart_beside_the_kubelet_is_answered() {
     assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, after.running("app").id);
     assert_eq!((kept(&after), after.running("side")), (kept(&before), before.running("side")));
     assert_eq!((adopted(&pod, "app", &after), adopted(&pod, "side", &after)), (1, 0));
-    assert_eq!(always_running(&pod), []);
+    let waits = always_running(&pod);
+    assert!(waits.iter().all(|(reason, message)| is_passing(reason, message)), "{waits:?}");
 }
 
 #[test]
@@ -254,12 +255,13 @@ fn ten_in_a_row_and_none_is_held_back() {
     let mut ends = Vec::new();
     for cycle in 1..=10 {
         let status = pod.ask(&format!("restart app #{cycle}"), Phase::Succeeded);
-        // The shortest back-off of a kubelet is ten seconds.
-        assert!(check_new_instances(&status)[0] < 5_000, "{status:#?}");
+        // The shortest back-off of a kubelet is ten seconds: whatever takes less is work.
+        assert!(check_new_instances(&status)[0] < 10_000, "{status:#?}");
         ends.push((status.started_at.unwrap(), status.finished_at.unwrap()));
     }
+    // Back-offs double up to five minutes: those of ten restarts take much longer.
     let took = ends[9].1.duration_since(ends[0].0);
-    assert!(took.as_secs() < 60, "{took}");
+    assert!(took.as_secs() < 300, "{took}");
     let after = pod.facts().settled();
     assert_eq!((kept(&after), after.running("app").attempt), (kept(&before), 10));
     assert_eq!(adopted(&pod, "app", &after), 10);

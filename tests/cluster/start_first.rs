@@ -25,7 +25,7 @@ use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
     pod::{Pod, is_ready},
-    request::{adopted, request},
+    request::{adopted, request, restored},
     support::release::{self, SIDECARS_SINCE},
     support::wait::eventually,
     traffic::now,
@@ -73,7 +73,8 @@ containers:
   readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 30}
 ";
 
-/// The same server; in its image v2, each instance after the first one never becomes Ready.
+/// The same server; in its image v2, each instance after the first one never becomes Ready: the probe begins when the file
+/// exists.
 const UNREADY: &str = "
 terminationGracePeriodSeconds: 5
 securityContext: {sysctls: [{name: net.ipv4.tcp_migrate_req, value: '1'}]}
@@ -90,7 +91,12 @@ containers:
     fi
     exec serve 8080
   ports: [{containerPort: 8080}]
-  readinessProbe: {exec: {command: [test, '!', -e, /tmp/unready]}, periodSeconds: 1, timeoutSeconds: 30}
+  readinessProbe:
+    exec: {command: [test, '!', -e, /tmp/unready]}
+    initialDelaySeconds: 3
+    periodSeconds: 1
+    timeoutSeconds: 30
+    failureThreshold: 1
 ";
 
 /// A native sidecar that serves, beside a container that uses no port.
@@ -301,11 +307,11 @@ fn an_image_whose_standby_serves_and_whose_container_fails_is_rolled_back_and_th
         let pod = Pod::run(Cluster::shared(), name, spec);
         let client = Client::of(&pod);
         let before = pod.facts().settled().running("app").clone();
-        let more = json!({"order": "StartFirst", "readyTimeoutSeconds": 10});
+        let more = json!({"order": "StartFirst", "readyTimeoutSeconds": 15});
         let swap = request(pod.cluster, &[("app", Some("lab/app:v2"))], more);
         let status = pod.ask(&swap, Phase::RolledBack);
         eprintln!("{name}: {} {}", status.reason, status.message);
-        let instance = adopted(&pod, "app", "lab/app:v1");
+        let instance = restored(&pod, &status.containers[0], "lab/app:v1");
         assert_eq!(instance.version, "v1", "{name}");
         assert_ne!(instance.id, before.id, "{name}");
         client.awaits("v1");

@@ -7,7 +7,6 @@ mod environment;
 mod owned_claims;
 mod prefetch;
 mod preserved;
-mod reinstalled;
 mod resize;
 mod shipped;
 mod start_first;
@@ -26,7 +25,7 @@ use crate::{
 };
 
 /// Longer than an update of all pods, one after the other.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(300);
 
 /// A part of a test, with the server that hooks query.
 type Part = fn(&Cluster, &HttpServer);
@@ -237,24 +236,24 @@ fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, published: &HttpS
     fixture.delete();
 }
 
-struct Fixture<'a> {
-    cluster: &'a Cluster,
-    kind: &'static str,
-    name: &'static str,
+pub(crate) struct Fixture<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) kind: &'static str,
+    pub(crate) name: &'static str,
 }
 
 impl Fixture<'_> {
-    fn apply(&self, object: &Value) {
+    pub(crate) fn apply(&self, object: &Value) {
         self.cluster.apply(&object.to_string());
     }
 
     /// Sets the image in the workload's template.
-    fn image(&self, image: &str) {
+    pub(crate) fn image(&self, image: &str) {
         self.patch(&json!({"spec": {"template": template(self.name, &self.cluster.named(image))}}));
     }
 
-    fn delete(&self) {
-        self.cluster.kubectl(&["delete", self.kind, self.name, "--timeout=60s"]);
+    pub(crate) fn delete(&self) {
+        self.cluster.kubectl(&["delete", self.kind, self.name, "--timeout=180s"]);
         self.wait("its pods are gone", || self.pods().is_empty().then_some(()));
     }
 
@@ -262,13 +261,13 @@ impl Fixture<'_> {
         self.cluster.kubectl(&["patch", self.kind, self.name, "--type=merge", "-p", &patch.to_string()]);
     }
 
-    fn get(&self) -> Value {
+    pub(crate) fn get(&self) -> Value {
         let (kind, name) = (self.kind, self.name);
         self.cluster.read(&format!("/apis/tkex.tencent.com/v1alpha1/namespaces/default/{kind}s/{name}"))
     }
 
     /// Waits for a status of the current generation that fulfils a condition.
-    fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         self.wait(what, || {
             let object = self.get();
             let status = &object["status"];
@@ -278,7 +277,7 @@ impl Fixture<'_> {
     }
 
     /// The workload's pods by name.
-    fn pods(&self) -> BTreeMap<String, Value> {
+    pub(crate) fn pods(&self) -> BTreeMap<String, Value> {
         self.cluster.pods(&format!("app={}", self.name))
     }
 
@@ -289,7 +288,7 @@ impl Fixture<'_> {
     }
 }
 
-fn object(kind: &str, name: &str, spec: &Value) -> Value {
+pub(crate) fn object(kind: &str, name: &str, spec: &Value) -> Value {
     let mut whole =
         json!({"selector": {"matchLabels": {"app": name}}, "template": template(name, "lab/app:v1")});
     whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
@@ -307,14 +306,14 @@ fn template(name: &str, image: &str) -> Value {
 }
 
 /// Asserts that it is the same pod at the same address, with its container restarted once.
-fn same_but_restarted(before: &Value, after: &Value) {
+pub(crate) fn same_but_restarted(before: &Value, after: &Value) {
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!(after["status"]["podIP"], before["status"]["podIP"]);
     assert_eq!(after["status"]["containerStatuses"][0]["restartCount"], 1, "{after:#}");
 }
 
 /// True when this number of pods is updated and Ready, and the rollout is complete.
-fn is_complete(status: &Value, updated: u32) -> bool {
+pub(crate) fn is_complete(status: &Value, updated: u32) -> bool {
     status["updatedReadyReplicas"] == updated && condition(status, "Progressing")["reason"] == "Complete"
 }
 

@@ -130,8 +130,8 @@ async fn a_status_ends_with_a_code_of_its_own() {
     let seen: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((code, &seen["state"], &seen["wanted"]), (Some(0), &json!("Going"), &json!(2)), "{text}");
 
-    let child = command(&api, &["status", "gamedeployment/web"]).spawn().unwrap();
     let watches = api.count("WATCH gamedeployments");
+    let child = command(&api, &["status", "gamedeployment/web"]).spawn().unwrap();
     api.arrived("WATCH gamedeployments", watches + 1).await;
     api.store(|store| store.remove_of("gamedeployments", "shop", "web"));
     let (code, text) = ended(child);

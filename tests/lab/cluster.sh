@@ -252,7 +252,7 @@ answers() {
 # await WHAT [CHECK]: waits until WHAT responds, or the check succeeds; fails if the process has ended.
 await() {
   local check=${2:-answers}
-  if ! { wait_for 5 pid_of "$1" >/dev/null && wait_for 60 settled "$1" "$check" && "$check" "$1"; }; then
+  if ! { wait_for 120 pid_of "$1" >/dev/null && wait_for 180 settled "$1" "$check" && "$check" "$1"; }; then
     die "$1 does not come up: $(tail -n 5 "$dir/logs/$1.log")"
   fi
 }
@@ -338,7 +338,7 @@ end() { # SIGNAL WHAT
   local pid
   pid=$(pid_of "$2") || return 0
   kill "-$1" "$pid"
-  wait_for 30 gone "$pid" || die "$2 ($pid) does not end"
+  wait_for 120 gone "$pid" || die "$2 ($pid) does not end"
 }
 
 # at_node [NAME]: makes that node the current node.

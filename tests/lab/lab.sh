@@ -92,7 +92,7 @@ registry_config() {
 }
 
 registry_address() { # of the registry that logs to $1
-  wait_for 10 grep -qs 'listening on 127' "$1" || return 1
+  wait_for 120 grep -qs 'listening on 127' "$1" || return 1
   sed -nE 's/.*listening on (127\.0\.0\.1:[0-9]+).*/\1/p' "$1" | head -n 1
 }
 
@@ -168,7 +168,7 @@ start_anchor() {
     echo $$ >"$0/pids/anchor"
     exec -a "$0/anchor" sleep infinity' "$dir" </dev/null >"$dir/logs/anchor.log" 2>&1 9>&- &
   disown
-  wait_for 5 pid_of anchor >/dev/null || die "no mount namespace: $(cat "$dir/logs/anchor.log")"
+  wait_for 120 pid_of anchor >/dev/null || die "no mount namespace: $(cat "$dir/logs/anchor.log")"
 }
 
 # Calls CRI's Version with curl: sends an empty gRPC message, expects grpc-status 0.
@@ -184,7 +184,7 @@ start_containerd() {
   ln -sfn run/containerd.sock "$dir/containerd.sock"
   # containerd looks for its shim in PATH first: the one of the same package must come before that of the machine.
   background containerd env PATH="$(dirname "$(cat "$dir/binary")"):$PATH" "$(cat "$dir/binary")" -c "$dir/containerd.toml"
-  wait_for 20 cri_answers || die "containerd does not answer: $(tail -n 5 "$dir/logs/containerd.log")"
+  wait_for 120 cri_answers || die "containerd does not answer: $(tail -n 5 "$dir/logs/containerd.log")"
 }
 
 up() {
@@ -302,7 +302,7 @@ end_containerd() { # SIGNAL
   local pid
   pid=$(pid_of containerd) || return 0
   kill "-$1" "$pid"
-  wait_for 10 gone "$pid" || die "containerd ($pid) does not end"
+  wait_for 120 gone "$pid" || die "containerd ($pid) does not end"
 }
 
 # Prints the start time of process $1 in clock ticks; nothing if the process has ended (a zombie has).

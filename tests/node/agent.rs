@@ -102,8 +102,9 @@ fn a_swap_is_done_and_a_bad_one_is_rolled_back() {
     assert_eq!(container["action"], "Swap");
     assert_eq!(container["to"]["image"], fixture.lab.image("app:v2").as_str());
     assert_ne!(container["from"]["imageID"], container["to"]["imageID"]);
-    let request =
-        json!({"id": "bad", "containers": [{"name": "app", "image": fixture.lab.image("app:crash")}]});
+    let crash = json!([{"name": "app", "image": fixture.lab.image("app:crash")}]);
+    // On a busy machine the image exits seconds after the runtime has reported its start.
+    let request = json!({"id": "bad", "minReadySeconds": 20, "containers": crash});
     fixture.ask("web", &request.to_string());
     let status = fixture.ended("web", "bad", "RolledBack");
     assert_eq!((status["reason"].as_str(), status["step"].as_str()), (Some("Exited"), Some("Rollback")));

@@ -167,9 +167,9 @@ fn pulls_beyond_the_limit_wait_and_everything_ends_by_its_deadline() {
     let before = (fixture.instances("one"), fixture.instances("two"), fixture.instances("three"));
     let registry = Blackhole::new();
     let agent = fixture.agent(&["--max-pulls", "1"]);
-    fixture.ask("one", &registry.swap("pulls", 14));
+    fixture.ask("one", &registry.swap("pulls", 45));
     registry.await_open(1);
-    for (pod, id, deadline) in [("two", "second", 600), ("three", "waits", 14)] {
+    for (pod, id, deadline) in [("two", "second", 600), ("three", "waits", 45)] {
         fixture.ask(pod, &registry.swap(id, deadline));
         let waits = || agent.log().matches("waiting for a permit to pull").count();
         let cycle = if pod == "two" { 1 } else { 2 };

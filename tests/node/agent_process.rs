@@ -22,13 +22,12 @@ use crate::support::{panics, wait::eventually};
 /// An agent process; killed on drop.
 pub(crate) struct Agent {
     child: Child,
-    port: u16,
     log: PathBuf,
 }
 
 impl Agent {
-    pub(crate) fn new(child: Child, port: u16, log: PathBuf) -> Self {
-        Self { child, port, log }
+    pub(crate) fn new(child: Child, log: PathBuf) -> Self {
+        Self { child, log }
     }
 
     /// Status code and body; `None` while no server listens.
@@ -42,7 +41,11 @@ impl Agent {
     }
 
     pub(crate) fn connect(&self) -> Option<TcpStream> {
-        TcpStream::connect(("127.0.0.1", self.port)).ok()
+        // The agent selects a free port, and writes its address into the log when it listens.
+        let log = self.log();
+        let line = log.lines().find(|line| line.contains("serving /healthz"))?;
+        let port: u16 = line.split("address=127.0.0.1:").nth(1)?.trim().parse().ok()?;
+        TcpStream::connect(("127.0.0.1", port)).ok()
     }
 
     pub(crate) fn metrics(&self) -> String {

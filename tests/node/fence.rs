@@ -22,7 +22,7 @@ use inplace::{
         clone::{Source, sandbox_config},
         endpoint::Endpoint,
         error::{Error, is_canceled_start},
-        proto::v1::{Container, ContainerState, ContainerStatus},
+        proto::v1::{Container, ContainerState, ContainerStatus, PodSandboxConfig},
     },
     failure::Class,
     node::launch::{self, Dirs},
@@ -30,7 +30,7 @@ use inplace::{
 use tempfile::TempDir;
 use tokio::{
     runtime::{Builder, Runtime},
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::{
@@ -53,13 +53,13 @@ struct Kubelets {
 }
 
 impl Kubelets {
-    fn make(name: &'static str, lifecycle: &str) -> Self {
+    fn make(name: &'static str) -> Self {
         let (lab, tokio) = (Lab::shared(), Builder::new_current_thread().enable_all().build().unwrap());
         let state = tempfile::tempdir().unwrap();
         let image = lab.image("app:v1");
         let manifest = Manifest::parse(&format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 3, \
-             containers: [{{name: app, image: '{image}'{lifecycle}}}]}}}}"
+             containers: [{{name: app, image: '{image}'}}]}}}}"
         ))
         .unwrap();
         let (uid, dirs) = (format!("uid-{name}"), Dirs::new(state.path().to_owned()).unwrap());
@@ -91,7 +91,11 @@ impl Kubelets {
     /// Creates `attempt` as a kubelet does, and returns its ID.
     fn create(&self, attempt: u32) -> String {
         let source = &self.containers().0[0].id;
-        let made = async { create(&client(self.lab), &self.sandbox, source, attempt).await };
+        let made = async {
+            let client = client(self.lab);
+            let configuration = Configuration::read(&client, &self.sandbox, source).await;
+            configuration.create(&client, attempt).await
+        };
         self.tokio.block_on(made).unwrap()
     }
 
@@ -153,39 +157,59 @@ fn client(lab: &Lab) -> Client {
     Client::new(&Endpoint::parse(&lab.endpoint).unwrap(), None)
 }
 
-/// Creates `attempt` from the configuration of `source`, and starts it, as a kubelet does.
-async fn make(client: &Client, sandbox: &str, source: &str, attempt: u32) -> Result<String, Class> {
-    let id = create(client, sandbox, source, attempt).await?;
-    client.start(&id).await.map_err(|error| error.class).map(|()| id)
+/// What a kubelet knows of a container and its pod before it looks at the runtime.
+struct Configuration {
+    sandbox: String,
+    pod: PodSandboxConfig,
+    container: Source,
 }
 
-/// The same without the start.
-async fn create(client: &Client, sandbox: &str, source: &str, attempt: u32) -> Result<String, Class> {
-    let class = |error: inplace::cri::error::Error| error.class;
-    let answer = client.container(source, true).await.map_err(class)?.ok_or(Class::Gone)?;
-    let source = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
-    let mut config = source.replacement(attempt, None, "");
-    config.labels.remove(annotation::OPERATION);
-    let pod = client.sandbox(sandbox, true).await.map_err(class)?.ok_or(Class::Gone)?;
-    client.create(sandbox, config, sandbox_config(&pod.info).unwrap()).await.map_err(class)
+impl Configuration {
+    async fn read(client: &Client, sandbox: &str, container: &str) -> Self {
+        let answer = client.container(container, true).await.unwrap().unwrap();
+        let container = Source::read(&answer.status.unwrap(), &answer.info).unwrap();
+        let answer = client.sandbox(sandbox, true).await.unwrap().unwrap();
+        let pod = sandbox_config(&answer.info).unwrap();
+        Self { sandbox: sandbox.to_owned(), pod, container }
+    }
+
+    /// Creates `attempt` and starts it, as a kubelet does.
+    async fn make(&self, client: &Client, attempt: u32) -> Result<String, Class> {
+        let id = self.create(client, attempt).await?;
+        client.start(&id).await.map_err(|error| error.class).map(|()| id)
+    }
+
+    /// The same without the start.
+    async fn create(&self, client: &Client, attempt: u32) -> Result<String, Class> {
+        let mut config = self.container.replacement(attempt, None, "");
+        config.labels.remove(annotation::OPERATION);
+        client.create(&self.sandbox, config, self.pod.clone()).await.map_err(|error| error.class)
+    }
 }
 
 #[test]
 fn the_attempt_after_next_is_held_until_the_new_one_runs() {
-    let pod = Kubelets::make("fenced", ", lifecycle: {preStop: {sleep: {seconds: 1}}}");
-    let child = pod.program(&["restart", "-c", "app"]);
-    let restart = thread::spawn(move || Ended::of(&{ child }.output().unwrap()));
-    let fence = eventually("a fence", || pod.containers().1.pop());
-    let (instances, _) = pod.containers();
+    let pod = Kubelets::make("fenced");
+    let holds = Holds::below(pod.state.path());
+    holds.set(&pod.uid, "before effect Stop");
+    let mut restart = pod.program(&["restart", "-c", "app"]);
+    restart.env("INPLACE_FAULT_HOLD", holds.folder());
+    let restart = thread::spawn(move || Ended::of(&restart.output().unwrap()));
+    eventually("the stop to be next", || holds.held(&pod.uid));
+    let (instances, fences) = pod.containers();
     assert_eq!(
         instances.len(),
         1,
         "nothing is created beside a running container of a kubelet: {instances:?}"
     );
-    let make_next = async || make(&client(pod.lab), &pod.sandbox, &instances[0].id, 2).await;
+    let make_next = async || {
+        let client = client(pod.lab);
+        Configuration::read(&client, &pod.sandbox, &instances[0].id).await.make(&client, 2).await
+    };
     let refused = pod.tokio.block_on(make_next());
     assert_eq!(refused, Err(Class::NameTaken));
-    assert_eq!(fence.metadata.unwrap().attempt, 2);
+    assert_eq!(fences[0].metadata.as_ref().unwrap().attempt, 2);
+    holds.release();
     let status = restart.join().unwrap().is(Phase::Succeeded);
     assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, 1);
     assert!(pod.containers().1.is_empty() && pod.running() == 1);
@@ -196,7 +220,7 @@ fn the_attempt_after_next_is_held_until_the_new_one_runs() {
 
 #[test]
 fn beside_a_kubelet_that_races_one_container_runs() {
-    let pod = Kubelets::make("raced", "");
+    let pod = Kubelets::make("raced");
     let kubelet = Kubelet::watch(&pod);
     let restarted = |attempt: u32, output: &Output| {
         let status = Ended::of(output).is(Phase::Succeeded);
@@ -229,7 +253,7 @@ fn beside_a_kubelet_that_races_one_container_runs() {
 
 #[test]
 fn the_image_of_a_kubelets_pod_is_not_ours_to_change() {
-    let pod = Kubelets::make("owned", "");
+    let pod = Kubelets::make("owned");
     let image = format!("app={}", pod.lab.image("app:v2"));
     let status = Ended::of(&pod.program(&["swap", &image]).output().unwrap()).is(Phase::Refused);
     assert_eq!(status.reason, "KubeletNamesImages");
@@ -239,7 +263,7 @@ fn the_image_of_a_kubelets_pod_is_not_ours_to_change() {
 /// Each limit ends the wait in another part of the start.
 #[test]
 fn a_start_goes_on_when_its_caller_stops_waiting() {
-    let pod = Kubelets::make("unhurried", "");
+    let pod = Kubelets::make("unhurried");
     for attempt in 1..=40_u32 {
         let id = pod.create(attempt);
         let limit = Duration::from_millis(2 * u64::from(attempt));
@@ -255,7 +279,7 @@ fn a_start_goes_on_when_its_caller_stops_waiting() {
 /// that fail because of the image (`lost_start` in `operation::replace`).
 #[test]
 fn a_start_whose_caller_ends_is_reported_as_canceled() {
-    let pod = Kubelets::make("abandoned", "");
+    let pod = Kubelets::make("abandoned");
     pod.may_leave_a_process.set(true);
     let mut canceled = 0;
     for attempt in 1..=40_u32 {
@@ -284,6 +308,9 @@ fn a_start_whose_caller_ends_is_reported_as_canceled() {
     assert!(canceled > 0);
 }
 
+/// A kubelet acts on what it has seen a moment ago: a fence stays for 250 ms after the start.
+const OUTDATED: Duration = Duration::from_millis(100);
+
 /// A thread that restarts a container that does not run.
 struct Kubelet {
     signals: Arc<Signals>,
@@ -300,7 +327,10 @@ struct Signals {
 
 impl Kubelet {
     fn watch(pod: &Kubelets) -> Self {
-        let (lab, uid, sandbox) = (pod.lab, pod.uid.clone(), pod.sandbox.clone());
+        let (lab, uid) = (pod.lab, pod.uid.clone());
+        let source = &pod.containers().0[0].id;
+        let configuration =
+            pod.tokio.block_on(async { Configuration::read(&client(lab), &pod.sandbox, source).await });
         let signals = Arc::<Signals>::default();
         let own = Arc::clone(&signals);
         let thread = thread::spawn(move || {
@@ -308,6 +338,7 @@ impl Kubelet {
             tokio.block_on(async {
                 let client = client(lab);
                 while !own.stop.load(Ordering::Relaxed) {
+                    let listed_at = Instant::now();
                     let mut all = client.containers(Some((annotation::POD_UID, &uid))).await.unwrap();
                     all.retain(|one| one.labels[annotation::CONTAINER_NAME] == "app");
                     let newest = all.into_iter().max_by_key(|one| one.created_at).unwrap();
@@ -317,7 +348,10 @@ impl Kubelet {
                         continue;
                     }
                     let attempt = newest.metadata.as_ref().unwrap().attempt + 1;
-                    let made = make(&client, &sandbox, &newest.id, attempt).await;
+                    if listed_at.elapsed() > OUTDATED {
+                        continue;
+                    }
+                    let made = configuration.make(&client, attempt).await;
                     if made == Err(Class::NameTaken) && newest.state() == ContainerState::ContainerCreated {
                         own.refused.fetch_add(1, Ordering::Relaxed);
                     }

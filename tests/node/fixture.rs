@@ -3,7 +3,6 @@
 
 use std::{
     fs::{self, File},
-    net::TcpListener,
     path::PathBuf,
     process::{Command, Output},
     sync::atomic::{AtomicU32, Ordering},
@@ -76,7 +75,7 @@ impl Fixture {
         let volumes = json!([{"name": "gate", "hostPath": {"path": gate}}]);
         self.run_spec(
             pod,
-            &json!({"terminationGracePeriodSeconds": 30, "containers": [app], "volumes": volumes}),
+            &json!({"terminationGracePeriodSeconds": 120, "containers": [app], "volumes": volumes}),
         );
         gate
     }
@@ -215,15 +214,14 @@ impl Fixture {
     /// Starts an agent without waiting.
     pub(crate) fn spawn(&self, args: &[&str], env: &[(&str, &str)]) -> Agent {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let (listen, pods) = (format!("127.0.0.1:{port}"), self.pods.to_str().unwrap());
-        let given = ["--standalone", "--pods-dir", pods, "--listen", &listen];
+        let pods = self.pods.to_str().unwrap();
+        let given = ["--standalone", "--pods-dir", pods, "--listen", "127.0.0.1:0"];
         let all = args_of("agent", &self.state, &[&given, args].concat());
         let log = self.folder.path().join(format!("agent-{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
         let mut command: Command = self.lab.inplace_command(&all);
         command.env("INPLACE_LOG", "info,inplace=debug");
         command.envs(env.iter().copied()).stderr(File::create(&log).unwrap());
-        Agent::new(command.spawn().unwrap(), port, log)
+        Agent::new(command.spawn().unwrap(), log)
     }
 }
 

@@ -105,7 +105,8 @@ fn killed_in_the_middle_it_measures_nothing_twice() {
     let before = fixture.running("web");
     hook_server.say("web", 1);
     let mut agent = fixture.agent(&ALLOWED);
-    template(&fixture, &hook_server, "count", &json!({"successfulLimit": 4}));
+    // No measurement begins between the end of one, as the journal shows it, and the kill.
+    template(&fixture, &hook_server, "count", &json!({"successfulLimit": 4, "interval": "5s"}));
     fixture.ask("web", &gated("killed", "count"));
     for measured in [1, 3] {
         await_measured(&fixture, measured);

@@ -8,20 +8,10 @@ use std::{
 use inplace::api::status::{Phase, Status};
 
 use crate::{
-    pod::{Ended, PAIR, Pod},
+    pod::{ENDS_WHEN_ASKED, Ended, PAIR, Pod},
     support::lab::{Lab, Options, run},
     support::wait::eventually,
 };
-
-/// v3 of `app` ends with an error once the file `end` exists.
-const ENDS_WHEN_ASKED: &str = "
-terminationGracePeriodSeconds: 2
-containers:
-- name: app
-  image: lab/app:v1
-  command: [sh, -c, 'grep -q v3 /etc/version || exec app; until test -e /dev/shm/end; do sleep 0.1; done; exit 1']
-- {name: side, image: lab/app:v2}
-";
 
 /// Swaps `app`, which must fail before anything is touched, and returns the status.
 fn untouched(pod: &Pod<'_>, image: &str, options: &[&str]) -> Status {

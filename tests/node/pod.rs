@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use crate::{
     support::facts::{Facts, observe},
     support::lab::Lab,
+    support::wait::eventually,
 };
 
 /// Two containers, `app` and `side`, that exit at once on their stop signal.
@@ -27,6 +28,16 @@ terminationGracePeriodSeconds: 2
 containers:
 - {name: app, image: lab/app:v1}
 - {name: side, image: lab/app:v1}
+";
+
+/// v3 of `app` ends with an error once the file `end` exists.
+pub(crate) const ENDS_WHEN_ASKED: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- name: app
+  image: lab/app:v1
+  command: [sh, -c, 'grep -q v3 /etc/version || exec app; until test -e /dev/shm/end; do sleep 0.1; done; exit 1']
+- {name: side, image: lab/app:v2}
 ";
 
 /// A running pod; removed on drop.
@@ -70,7 +81,7 @@ impl<'a> Pod<'a> {
     pub(crate) fn command(&self, verb: &str, args: &[&str]) -> Command {
         let mut all = vec!["node", verb, "-o", "json", "--pod", &self.name];
         let limit = !args.contains(&"--deadline") && verb != "rm" && verb != "ps";
-        all.extend(limit.then_some(["--deadline", "90"]).iter().flatten());
+        all.extend(limit.then_some(["--deadline", "300"]).iter().flatten());
         all.extend(args);
         self.program(&all)
     }
@@ -85,10 +96,25 @@ impl<'a> Pod<'a> {
         self.operate("restart", &["-c", &containers.join(",")]).is(Phase::Succeeded)
     }
 
+    /// Waits until `app` handles SIGTERM. Without a handler the first process of a container ignores the signal, and
+    /// is killed after its grace.
+    pub(crate) fn await_handler(&self) {
+        let pid = self.facts().running("app").pid;
+        eventually("app to handle SIGTERM", || handles_sigterm(pid).then_some(()));
+    }
+
     /// Writes a file into the pod's shared memory.
     pub(crate) fn remember(&self, file: &str, text: &str) {
-        let path = format!("/proc/{}/root/dev/shm/{file}", self.facts().running("side").pid);
-        fs::write(path, text).unwrap();
+        fs::write(self.shared_file(file), text).unwrap();
+    }
+
+    /// Removes a file from the pod's shared memory.
+    pub(crate) fn forget(&self, file: &str) {
+        fs::remove_file(self.shared_file(file)).unwrap();
+    }
+
+    fn shared_file(&self, file: &str) -> String {
+        format!("/proc/{}/root/dev/shm/{file}", self.facts().running("side").pid)
     }
 
     /// The present state of the pod.
@@ -107,6 +133,14 @@ impl<'a> Pod<'a> {
     fn named(&self, text: &str) -> String {
         text.replace("lab/", &format!("{}/", self.lab.registry))
     }
+}
+
+/// True if a process has a handler for SIGTERM.
+pub(crate) fn handles_sigterm(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    // The lowest bit is that of signal 1.
+    caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << 14) != 0)
 }
 
 /// The start of the command line of the program under test: that of this build, or that of `INPLACE_TEST_PROGRAM`, which names

@@ -22,6 +22,7 @@ fn kept(facts: &Facts) -> impl PartialEq + std::fmt::Debug + use<> {
 #[test]
 fn all_but_the_container_is_kept() {
     let pod = Pod::run(Lab::shared(), "kept", PAIR);
+    pod.await_handler();
     pod.remember("world", "12 players");
     let before = pod.facts().settled();
     assert!(!before.ip.is_empty());
@@ -139,7 +140,7 @@ containers:
     assert_eq!((old.attempt, old.exit_code), (0, 137));
     let report = &status.containers[0];
     let waited = report.stopped_at.unwrap().duration_since(status.started_at.unwrap()).as_secs();
-    assert!((3..10).contains(&waited), "{waited} s");
+    assert!((3..60).contains(&waited), "{waited} s");
 }
 
 #[test]

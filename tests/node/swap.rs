@@ -1,12 +1,19 @@
 //! Swaps to another image: how the image arrives, and how a swap is rolled back.
 
+use std::process::Stdio;
+
 use inplace::api::status::{Phase, Status};
+use inplace::process::clock;
 
 use crate::{
-    pod::{PAIR, Pod},
-    support::facts::Facts,
+    pod::{ENDS_WHEN_ASKED, Ended, PAIR, Pod},
+    support::facts::{Facts, Instance},
     support::lab::Lab,
+    support::wait::eventually,
 };
+
+/// For an image that exits at once: on a busy machine it does so seconds after the runtime has reported its start.
+const WATCHED: [&str; 2] = ["--min-ready", "20"];
 
 /// `app`'s attempt and image version. Verifies that everything a swap must retain equals `before`.
 fn now(pod: &Pod<'_>, before: &Facts) -> (u32, String) {
@@ -19,8 +26,8 @@ fn now(pod: &Pod<'_>, before: &Facts) -> (u32, String) {
 }
 
 /// A pod with a file in its shared memory.
-fn pod(name: &str) -> (Pod<'static>, Facts) {
-    let pod = Pod::run(Lab::shared(), name, PAIR);
+fn pod(name: &str, spec: &str) -> (Pod<'static>, Facts) {
+    let pod = Pod::run(Lab::shared(), name, spec);
     pod.remember("world", "12 players");
     let facts = pod.facts().settled();
     (pod, facts)
@@ -34,7 +41,7 @@ fn swap(pod: &Pod<'_>, image: &str, options: &[&str], phase: Phase) -> Status {
 
 #[test]
 fn by_tag_by_digest_and_one_of_many() {
-    let (pod, before) = pod("swap");
+    let (pod, before) = pod("swap", PAIR);
     let multi = pod.lab.digest("app:multi");
     let digest = pod.lab.digest("app:v3");
     for (cycle, image, version) in [
@@ -66,10 +73,10 @@ fn by_tag_by_digest_and_one_of_many() {
 
 #[test]
 fn what_crashes_is_rolled_back() {
-    let (pod, before) = pod("crash");
+    let (pod, before) = pod("crash", PAIR);
     let image = before.running("app").image.clone();
     for cycle in 0..2 {
-        let status = swap(&pod, "app=lab/app:crash", &[], Phase::RolledBack);
+        let status = swap(&pod, "app=lab/app:crash", &WATCHED, Phase::RolledBack);
         assert_eq!(status.reason, "Exited", "{status:?}");
         assert!(status.message.contains("exited with code 3"), "{status:?}");
         let report = &status.containers[0];
@@ -89,7 +96,7 @@ fn what_crashes_is_rolled_back() {
 
 #[test]
 fn what_cannot_start_is_rolled_back() {
-    let (pod, before) = pod("noentry");
+    let (pod, before) = pod("noentry", PAIR);
     let status = swap(&pod, "app=lab/app:noentry", &[], Phase::RolledBack);
     assert_eq!(status.reason, "StartFailed", "{status:?}");
     assert!(status.message.contains("not-there"), "{status:?}");
@@ -99,7 +106,7 @@ fn what_cannot_start_is_rolled_back() {
 
 #[test]
 fn what_cannot_be_created_is_known_beforehand() {
-    let (pod, before) = pod("nocmd");
+    let (pod, before) = pod("nocmd", PAIR);
     let status = swap(&pod, "app=lab/app:nocmd", &[], Phase::Failed);
     assert_eq!(status.reason, "CannotCreate", "{status:?}");
     assert!(status.message.ends_with("The running containers were not touched"), "{status:?}");
@@ -108,7 +115,7 @@ fn what_cannot_be_created_is_known_beforehand() {
 
 #[test]
 fn what_is_for_another_machine_is_known_beforehand() {
-    let (pod, before) = pod("alien");
+    let (pod, before) = pod("alien", PAIR);
     let status = swap(&pod, "app=lab/app:alien", &[], Phase::Failed);
     assert_eq!(status.reason, "PullFailed", "{status:?}");
     assert!(status.message.ends_with("The running containers were not touched"), "{status:?}");
@@ -117,19 +124,29 @@ fn what_is_for_another_machine_is_known_beforehand() {
 
 #[test]
 fn what_must_stay_up_is_watched_that_long() {
-    let (pod, before) = pod("late");
-    // The new version exits after 2 s.
-    let status = swap(&pod, "app=lab/app:late", &["--min-ready", "4"], Phase::RolledBack);
+    let (pod, before) = pod("late", ENDS_WHEN_ASKED);
+    let mut command = pod.command("swap", &["app=lab/app:v3", "--min-ready", "60"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Without --min-ready a swap succeeds after one second.
+    eventually("the new version to run for two seconds", || {
+        let started_before = clock::now().as_nanosecond() - 2_000_000_000;
+        let runs = |app: &Instance| app.pid != 0 && i128::from(app.started_at) < started_before;
+        pod.facts().of("app").any(|app| app.attempt == 1 && runs(app)).then_some(())
+    });
+    pod.remember("end", "");
+    let status = Ended::of(&child.wait_with_output().unwrap()).is(Phase::RolledBack);
     assert!(status.message.contains("exited with code 1 after"), "{status:?}");
+    pod.forget("end");
     assert_eq!(now(&pod, &before), (2, "v1".to_owned()));
-    let status = swap(&pod, "app=lab/app:late", &[], Phase::Succeeded);
+    let status = swap(&pod, "app=lab/app:v3", &[], Phase::Succeeded);
     assert_eq!(status.containers[0].to.as_ref().unwrap().attempt, 3);
 }
 
 #[test]
 fn without_a_rollback_it_is_left_as_it_failed() {
-    let (pod, before) = pod("keep");
-    let status = swap(&pod, "app=lab/app:crash", &["--no-rollback"], Phase::Failed);
+    let (pod, before) = pod("keep", PAIR);
+    pod.await_handler();
+    let status = swap(&pod, "app=lab/app:crash", &["--no-rollback", WATCHED[0], WATCHED[1]], Phase::Failed);
     assert_eq!(status.reason, "Exited", "{status:?}");
     assert!(status.message.contains("No further action is taken automatically: check app now"), "{status:?}");
     let facts = pod.facts();
@@ -148,7 +165,8 @@ fn when_the_second_of_two_fails_both_go_back() {
     let spec = format!("{PAIR}- {{name: more, image: lab/app:v1}}\n");
     let pod = Pod::run(Lab::shared(), "both", &spec);
     let before = pod.facts();
-    let status = pod.operate("swap", &["app=lab/app:v2", "more=lab/app:crash"]).is(Phase::RolledBack);
+    let images = ["app=lab/app:v2", "more=lab/app:crash"];
+    let status = pod.operate("swap", &[images, WATCHED].concat()).is(Phase::RolledBack);
     assert!(
         status.message.contains("app is back on") && status.message.contains("more is back on"),
         "{status:?}"
@@ -164,7 +182,7 @@ fn when_the_second_of_two_fails_both_go_back() {
 
 #[test]
 fn when_the_first_of_two_is_refused_beforehand_none_is_touched() {
-    let (pod, before) = pod("none");
+    let (pod, before) = pod("none", PAIR);
     for images in [["app=lab/app:v2", "side=lab/app:absent"], ["app=lab/app:absent", "side=lab/app:v2"]] {
         let status = pod.operate("swap", &images).is(Phase::Failed);
         assert_eq!(status.reason, "PullFailed", "{status:?}");

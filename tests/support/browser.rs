@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// How long one answer may take. Only a failing test reaches it.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(180);
 /// The flags of a browser that has no user, and asks for nothing by itself.
 const FLAGS: [&str; 10] = [
     "--headless",
@@ -121,7 +121,7 @@ impl Browser {
     pub(crate) fn until(&mut self, what: &str, expression: &str) {
         let wait = format!(
             "new Promise(resolve => {{
-                const end = Date.now() + 20000;
+                const end = Date.now() + 120000;
                 const look = () => {{
                     let found = false;
                     try {{ found = {expression}; }} catch {{}}

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Longer than any step takes on a busy machine.
-pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(180);
 /// The least pause between two polls. A poll that takes longer, for example because it starts processes, pauses for as long as it
 /// took: tests that wait leave the processors to those that work.
 const PAUSE: Duration = Duration::from_millis(20);

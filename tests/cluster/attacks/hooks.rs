@@ -36,7 +36,8 @@ fn s5_s6_hooks_of_a_tenant_reach_no_node_and_hold_up_no_other_namespace() {
     let tenant = Tenant::new(&cluster);
     let busy = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "busy", "namespace": NAMESPACE},
-        "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "app", "image": "lab/app:v1"}]},
+        "spec": {"nodeName": tenant.node.name, "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "app", "image": "lab/app:v1"}]},
     });
     assert!(tenant.create(&busy));
     reach_no_node(&tenant);
@@ -98,7 +99,7 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
         let running = agent.metric(&["inplace_hook_runs", "phase=\"Running\""]);
         (running >= 24.0 && agent.metric(&["inplace_waiting_hook_runs"]) >= 100.0).then_some(())
     });
-    let own = json!({"exec": {"container": "app", "command": ["true"]}});
+    let own = json!({"exec": {"container": "app", "command": ["true"], "timeoutSeconds": 60}});
     let mut own = run(&tenant.node.name, "own", &own, 0);
     own["metadata"]["namespace"] = json!(victim.namespace);
     own["spec"]["args"][0]["value"] = json!(victim.name);

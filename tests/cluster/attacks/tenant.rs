@@ -2,9 +2,12 @@
 
 use std::{fs, process::Command};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, Node};
+use crate::{
+    cluster::{Cluster, Node},
+    support::wait::eventually_or,
+};
 
 pub(super) const NAMESPACE: &str = "tenant";
 
@@ -41,8 +44,15 @@ roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}}
 subjects: [{{kind: ServiceAccount, name: tenant, namespace: {NAMESPACE}}}]
 "#
         ));
-        let kubeconfig = cluster.kubeconfig_of(NAMESPACE, "tenant");
-        Self { cluster, node: cluster.node(), kubeconfig: kubeconfig.to_str().unwrap().to_owned() }
+        let kubeconfig = cluster.kubeconfig_of(NAMESPACE, "tenant").to_str().unwrap().to_owned();
+        let tenant = Self { cluster, node: cluster.node(), kubeconfig };
+        // At first the API server may know neither its rights nor the service account of its pods.
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "first", "namespace": NAMESPACE},
+            "spec": {"containers": [{"name": "app", "image": "lab/app:v1"}]},
+        });
+        eventually_or("the tenant may create pods", || tenant.try_create(&pod, &["--dry-run=server"]));
+        tenant
     }
 
     /// `kubectl` with the tenant's rights, in the tenant's namespace.
@@ -54,13 +64,18 @@ subjects: [{{kind: ServiceAccount, name: tenant, namespace: {NAMESPACE}}}]
 
     /// Creates an object, or a list of them; false when it already exists.
     pub(super) fn create(&self, object: &Value) -> bool {
+        self.try_create(object, &[]).unwrap_or_else(|said| panic!("{said}"))
+    }
+
+    fn try_create(&self, object: &Value, more: &[&str]) -> Result<bool, String> {
         let name = object["metadata"]["name"].as_str().unwrap_or("list");
         let file = self.node.dir.join(format!("tenant-{name}.json"));
         fs::write(&file, self.cluster.named(&object.to_string())).unwrap();
-        let output = self.kubectl(&["create", "-f", file.to_str().unwrap()]).output().unwrap();
+        let args = [&["create", "-f", file.to_str().unwrap()], more].concat();
+        let output = self.kubectl(&args).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() || said.contains("AlreadyExists"), "{said}");
-        output.status.success()
+        let done = output.status.success();
+        if done || said.contains("AlreadyExists") { Ok(done) } else { Err(said) }
     }
 
     /// Reads a HookRun in the tenant's namespace.

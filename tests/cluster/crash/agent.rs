@@ -20,7 +20,7 @@ fn effects(way: Way) -> &'static [&'static str] {
 }
 
 /// How often a point may be missed: the kubelet's timing decides which effects a replacement needs.
-const TRIES: usize = 4;
+const TRIES: usize = 12;
 
 /// The names of a way's fault points.
 fn points(way: Way) -> VecDeque<String> {

@@ -17,7 +17,7 @@ use crate::{
 const SHORT: Duration = Duration::from_secs(5);
 const LONG_AWAY: Duration = Duration::from_secs(60);
 /// How often an operation is tried whose container the agent itself has to start.
-const TRIES: u32 = 5;
+const TRIES: u32 = 12;
 
 /// The fault points at which the outage starts.
 const HELD: [(Way, &str); 12] = [
@@ -132,7 +132,7 @@ fn a_gate_that_could_not_be_opened_is_opened_when_it_is_back() {
         // On a busy node the kubelet may be faster and start the container itself.
         let ask = (0..TRIES).find_map(|_| {
             crash_fixture.holds.set(tested_pod.uid(), "after effect Start");
-            let ask = tested_pod.ask_with("owed", &json!({"deadlineSeconds": 30}));
+            let ask = tested_pod.ask_with("owed", &json!({"deadlineSeconds": 60}));
             let held = eventually("its point or its end", || {
                 let held = crash_fixture.holds.held(tested_pod.uid());
                 (held.is_some() || tested_pod.has_ended(&ask)).then_some(held)
@@ -171,7 +171,7 @@ fn what_had_not_begun_when_it_went_ends_untouched_by_its_deadline() {
     }
     let asks: Vec<_> = tested_pods
         .iter()
-        .map(|tested_pod| tested_pod.ask_with("short", &json!({"deadlineSeconds": 25})))
+        .map(|tested_pod| tested_pod.ask_with("short", &json!({"deadlineSeconds": 80})))
         .collect();
     for tested_pod in &tested_pods {
         eventually("its point", || crash_fixture.holds.held(tested_pod.uid()));

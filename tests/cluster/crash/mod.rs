@@ -30,7 +30,7 @@ use monitor::ContainerMonitor;
 use tested_pod::{Ask, TestedPod, Way, prepare};
 
 /// Time limit of a disturbed operation: a kubelet may be in back-off, or has to restart itself.
-const LONG: Duration = Duration::from_secs(150);
+const LONG: Duration = Duration::from_secs(300);
 
 /// A cluster whose processes are killed.
 struct CrashFixture {

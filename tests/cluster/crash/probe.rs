@@ -6,8 +6,10 @@ use inplace::api::status::Phase;
 use crate::{
     agent::status,
     crash::CrashFixture,
-    pod::{Pod, container},
+    pod::{Pod, container, is_ready},
     request::{adopted, ended_by_probe},
+    support::facts::Instance,
+    support::wait::eventually,
 };
 
 /// Its probe is due every second and never fails.
@@ -20,7 +22,20 @@ containers:
 ";
 
 /// How often the container is restarted until a probe was due before a start.
-const TRIES: u32 = 8;
+const TRIES: u32 = 12;
+
+/// Waits until one instance of the container runs, and the kubelet reports it as Ready.
+fn running(pod: &Pod<'_>) -> Instance {
+    eventually("a container that is Ready", || {
+        let (facts, object) = (pod.facts(), pod.get());
+        let running: Vec<_> = facts.of("app").filter(|instance| instance.pid != 0).collect();
+        let id = container(&object, "app")?.container_id.as_ref()?;
+        match running[..] {
+            [instance] if id.ends_with(&instance.id) && is_ready(&object) => Some(instance.clone()),
+            _ => None,
+        }
+    })
+}
 
 #[test]
 fn an_instance_that_was_probed_before_its_start_is_replaced() {
@@ -30,7 +45,7 @@ fn an_instance_that_was_probed_before_its_start_is_replaced() {
     let mut replaced = false;
     // In some attempts no probe is due until the kubelet observes the runtime again.
     for times in 1..=TRIES {
-        let before = adopted(&pod, "app", "lab/app:v1");
+        let before = running(&pod);
         crash_fixture.holds.set(&pod.uid, "before effect Start");
         let id = pod.request(&format!("restart app #{times}"));
         // A kubelet that is faster than the agent starts the container itself: the request ends, and nothing is held.
@@ -43,23 +58,28 @@ fn an_instance_that_was_probed_before_its_start_is_replaced() {
         });
         crash_fixture.holds.release();
         let status = pod.answer(&id);
+        let after = running(&pod);
+        // The kubelet's report may reach the agent too late (docs/limits.md).
+        if (status.phase, status.reason.as_str()) == (Phase::Failed, "Exited") {
+            continue;
+        }
         assert_eq!(status.phase, Phase::Succeeded, "{status:#?}, {:#?}", pod.events());
-        let after = adopted(&pod, "app", "lab/app:v1");
-        assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, after.id);
         // On a busy machine a probe may be due before the next start, too.
         let ended = ended_by_probe(&status);
-        assert_eq!(
-            after.attempt,
-            before.attempt + 1 + u32::try_from(ended).unwrap(),
-            "{status:#?}, {:#?}",
-            pod.events()
-        );
+        let own = before.attempt + 1 + u32::try_from(ended).unwrap();
+        // The kubelet may end the container after the end of the operation (docs/limits.md), and starts the next one.
+        if !after.by_operation && after.attempt > own {
+            continue;
+        }
+        assert_eq!(status.containers[0].to.as_ref().unwrap().container_id, after.id);
+        assert_eq!(after.attempt, own, "{status:#?}, {:#?}", pod.events());
         if ended > 0 {
             replaced = true;
             break;
         }
     }
     assert!(replaced, "no probe was due before a start: {:#?}", pod.events());
+    adopted(&pod, "app", "lab/app:v1");
     drop(pod);
     crash_fixture.close();
 }

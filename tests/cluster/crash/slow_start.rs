@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How often a kubelet may be faster than the agent.
-const TRIES: usize = 5;
+const TRIES: usize = 12;
 
 /// The id of the pod's running fence.
 fn fence(held_operation: &HeldOperation<'_>) -> Option<String> {

@@ -22,7 +22,7 @@ use crate::{
 /// The number of pods: each has a client, and the machine must have time left for the kubelet.
 const PODS: usize = 4;
 /// How often a point may be missed: the kubelet's timing decides which effects a replacement needs.
-pub(super) const TRIES: usize = 4;
+pub(super) const TRIES: usize = 12;
 
 /// A way of replacing a container, and the name of a fault point on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

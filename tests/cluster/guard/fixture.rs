@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
 
-use super::{GUARD, LONG};
+use super::{GUARD, LATE, LONG};
 use crate::{
     agent::Agent,
     cluster::Cluster,
@@ -147,7 +147,7 @@ impl<'a> Fixture<'a> {
             std::fs::write(&file, pod.to_string()).unwrap();
             self.tried(&["apply", "-f", file.to_str().unwrap()]).0.then_some(())
         });
-        self.kubectl(&["wait", "--for=condition=Ready", "pod", name, "-n", namespace, "--timeout=60s"]);
+        self.kubectl(&["wait", "--for=condition=Ready", "pod", name, "-n", namespace, "--timeout=180s"]);
     }
 
     pub(super) async fn deleted(&self, pod: &str) -> Result<(), (u16, String)> {
@@ -175,10 +175,15 @@ impl<'a> Fixture<'a> {
         (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
     }
 
-    /// The command must be refused, and its output must contain all of `says`.
+    /// The command must be refused, and its output must contain all of `says`. It is repeated while an API server that is
+    /// overloaded answers the guard too late.
     pub(super) fn refused(&self, args: &[&str], says: &[&str]) -> String {
-        let (done, reported) = self.tried(args);
-        assert!(!done && says.iter().all(|words| reported.contains(words)), "{args:?}, {says:?}: {reported}");
+        let reported = self.until("an answer in time", || {
+            let (done, reported) = self.tried(args);
+            assert!(!done, "{args:?}: {reported}");
+            (!reported.contains(LATE)).then_some(reported)
+        });
+        assert!(says.iter().all(|words| reported.contains(words)), "{args:?}, {says:?}: {reported}");
         reported
     }
 

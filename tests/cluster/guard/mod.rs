@@ -27,9 +27,11 @@ use crate::{
 use fixture::Fixture;
 
 /// Longer than the pauses between the retries of control loops.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(240);
 const GUARD: &str = "inplace.dev/delete-guard";
 const OVERRIDE: &str = "inplace.dev/delete-guard-override";
+/// In the answer of the guard when an API server that is overloaded answers the guard too late.
+const LATE: &str = "takes too long to answer. Try again";
 
 #[test]
 fn a_guarded_pod_goes_gracefully_or_not_at_all() {
@@ -75,18 +77,20 @@ impl Fixture<'_> {
         self.refused(&delete, &["(Forbidden)", "guard-delete.inplace.dev", "HookRun pre-delete-hook-warm-"]);
         self.until("the hook is polled", || (self.hook_server.queries("warm").len() > 2).then_some(()));
         self.refused(&delete, &["is Running since", "webtest"]);
-        // Fifty deletions at once, and an eviction. An API server that is overloaded may answer the controller too late.
+        // Fifty deletions at once, and an eviction.
         for deleted in block_on(join_all((0..50).map(|_| self.deleted("warm")))) {
             let (code, message) = deleted.unwrap_err();
-            let says =
-                message.contains("is Running") || message.contains("takes too long to answer. Try again");
+            let says = message.contains("is Running") || message.contains(LATE);
             assert!(code == 403 && says, "{code} {message}");
         }
-        let (evicted, reported) = self.evicted("warm", false);
-        assert!(
-            !evicted && reported.contains("(TooManyRequests)") && reported.contains("is Running"),
-            "{reported}"
-        );
+        // In this namespace an eviction whose review takes too long is allowed: the guard must be fast again.
+        self.refused(&delete, &["is Running since"]);
+        let reported = self.until("an answer to the eviction in time", || {
+            let (evicted, reported) = self.evicted("warm", false);
+            assert!(!evicted && reported.contains("(TooManyRequests)"), "{reported}");
+            (!reported.contains(LATE)).then_some(reported)
+        });
+        assert!(reported.contains("is Running"), "{reported}");
         // An eviction does not have the labels of its pod, so a webhook with an objectSelector is not called for
         // it: the dry run evicts the pod.
         let proof = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
@@ -212,7 +216,7 @@ impl Fixture<'_> {
             "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template}})
             .to_string(),
         );
-        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]);
         // A ReplicaSet deletes the pod that has been Ready for less time, in whole seconds. If two are equal,
         // each attempt may select another one.
         let first = self.web().remove(0);
@@ -220,7 +224,7 @@ impl Fixture<'_> {
             (self.ready_for(&first) >= SignedDuration::from_secs(2)).then_some(())
         });
         self.kubectl(&["scale", "deployment/web", "--replicas=2"]);
-        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]);
 
         // Scaling in.
         self.kubectl(&["scale", "deployment/web", "--replicas=1"]);
@@ -235,7 +239,7 @@ impl Fixture<'_> {
         assert_eq!(self.held(), old);
         self.hook_server.say(&old, 1);
         self.gone(&old);
-        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]);
 
         // `kubectl drain` retries until its timeout.
         let node = self.cluster.node().name;
@@ -253,7 +257,7 @@ impl Fixture<'_> {
         );
         self.gone(&old);
         self.kubectl(&["uncordon", &node]);
-        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]);
 
         // An eviction by a taint is not retried by its sender; the controller completes it.
         let old = self.web().remove(0);
@@ -291,7 +295,7 @@ impl Fixture<'_> {
         self.run("asked", "leave");
         while !over.load(Ordering::Relaxed) {
             match block_on(self.deleted("asked")) {
-                Err((403, reported)) if reported.contains("is guarded") => {}
+                Err((403, reported)) if reported.contains("is guarded") || reported.contains(LATE) => {}
                 other => lost.lock().unwrap().push(format!("{other:?}")),
             }
             thread::sleep(Duration::from_millis(50));

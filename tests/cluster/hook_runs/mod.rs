@@ -27,7 +27,7 @@ const TEMPLATES: [&str; 3] = [
     include_str!("template-args.yaml"),
 ];
 /// Longer than a lease, a fence and the grace of a node together.
-const LONG: Duration = Duration::from_secs(150);
+const LONG: Duration = Duration::from_secs(240);
 
 #[test]
 fn hook_runs_end_as_published_and_survive_whoever_runs_them() {
@@ -147,15 +147,19 @@ impl<'a> Fixture<'a> {
         for leader in &leaders {
             assert_eq!(leader.get("/readyz").unwrap().0, 200);
         }
-        assert_eq!(leaders.iter().filter(|leader| leader.metric(&["inplace_leader"]) > 0.0).count(), 1);
+        eventually("one leader", || {
+            (leaders.iter().filter(|controller| leads(controller)).count() == 1).then_some(())
+        });
         leaders
     }
 
     fn a_killed_leader_is_followed(&self, leaders: [Agent; 2]) -> [Agent; 2] {
-        let [one, two] = leaders;
-        let (first, second) = if one.metric(&["inplace_leader"]) > 0.0 { (one, two) } else { (two, one) };
         self.polling("followed", 4, "3s", None);
         self.measured("followed", 1);
+        // A leader that cannot renew its lease for long, as on a busy machine, loses it: the one that leads now is killed.
+        let leader = eventually("a leader", || leaders.iter().position(leads));
+        let [one, two] = leaders;
+        let (first, second) = if leader == 0 { (one, two) } else { (two, one) };
         first.kill();
         let lost = self.lost("followed");
         let run = self.ended("followed");
@@ -165,13 +169,15 @@ impl<'a> Fixture<'a> {
             4 + lost,
             "a measurement that was stored was made again"
         );
-        assert!(second.metric(&["inplace_leader"]) > 0.0);
+        eventually("the second leads", || leads(&second).then_some(()));
         // A controller that is stopped releases the lease, so that the next one need not wait until it expires.
         let third = Agent::controller(self.cluster, "three");
+        // Unless it has just lost the lease.
+        let led = leads(&second);
         second.stop();
         let log = second.log();
-        assert!(log.contains("given back"), "{log}");
-        eventually("the third leads", || (third.metric(&["inplace_leader"]) > 0.0).then_some(()));
+        assert!(!led || log.contains("given back"), "{log}");
+        eventually("the third leads", || leads(&third).then_some(()));
         [third, Agent::controller(self.cluster, "four")]
     }
 
@@ -295,9 +301,13 @@ impl<'a> Fixture<'a> {
         });
         self.cluster.apply(&pod.to_string());
         let ready =
-            ["wait", "--for=condition=Ready", "--timeout=60s", "pod/stand-in", "-n", "inplace-system"];
+            ["wait", "--for=condition=Ready", "--timeout=180s", "pod/stand-in", "-n", "inplace-system"];
         self.cluster.kubectl(&ready);
     }
+}
+
+fn leads(controller: &Agent) -> bool {
+    controller.metric(&["inplace_leader"]) > 0.0
 }
 
 /// Whether a run has a verdict.

@@ -7,7 +7,7 @@ use super::{
     hooked::{asks, template},
     restarts,
 };
-use crate::support::hook_server::HookServer;
+use crate::support::{hook_server::HookServer, wait::eventually};
 
 pub(super) fn pods_with_the_new_image_go_back_after_a_failure(fixture: &Fixture<'_>) {
     let hook_server = HookServer::open();
@@ -63,10 +63,9 @@ pub(super) fn pods_with_the_new_image_go_back_after_a_failure(fixture: &Fixture<
     let asked: Vec<_> = names.iter().map(|name| hook_server.queries(name).len()).collect();
     assert_eq!(asked, [2, 2, 1, 0]);
     let name = rollout["metadata"]["name"].as_str().unwrap();
-    let selector = format!("involvedObject.name={name}");
-    let events = fixture.cluster.kubectl(&["get", "events", "--field-selector", &selector]);
+    // Events are written after the status.
     for reason in ["RolloutStarted", "PodFailed", "RolloutAborting", "RolloutAborted"] {
-        assert!(events.contains(reason), "{reason}: {events}");
+        eventually(reason, || (!fixture.cluster.events(name, reason).is_empty()).then_some(()));
     }
     let table = fixture.cluster.kubectl(&["get", "ipr", name, "-o", "wide"]);
     assert!(table.contains("Aborted") && table.contains("RETURNED"), "{table}");

@@ -32,7 +32,7 @@ pub(super) fn the_pods_of_a_group_are_updated_before_the_next_group(fixture: &Fi
     let chosen = chosen["metadata"]["name"].as_str().unwrap();
     fixture.cluster.kubectl(&["label", "pod", chosen, "first=1"]);
     // The controller orders by what it has observed.
-    fixture.cluster.kubectl(&["wait", "--for=condition=Ready", "gamedeployment/grouped", "--timeout=60s"]);
+    fixture.cluster.kubectl(&["wait", "--for=condition=Ready", "gamedeployment/grouped", "--timeout=180s"]);
 
     let image = fixture.cluster.image("app:v2");
     let patch = json!([{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": image}]);
@@ -62,7 +62,7 @@ pub(super) fn the_pods_of_a_group_are_updated_before_the_next_group(fixture: &Fi
             "group {group} began {between} s after the previous one: {groups:?}"
         );
     }
-    fixture.cluster.kubectl(&["delete", "gamedeployment", "grouped", "--timeout=60s"]);
+    fixture.cluster.kubectl(&["delete", "gamedeployment", "grouped", "--timeout=180s"]);
 }
 
 fn started(pod: &Value) -> Timestamp {

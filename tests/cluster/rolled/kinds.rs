@@ -110,10 +110,10 @@ pub(super) fn a_pod_that_cannot_be_scheduled_ends_nothing(fixture: &Fixture<'_>)
     assert!(status["failed"].is_null() || status["failed"] == 0, "{status:#}");
     load.same_but_restarted(&before, 1);
     // When the owner is deleted, the rest of the rollout is complete.
-    fixture.cluster.kubectl(&["delete", "deployment", "nowhere", "--timeout=60s"]);
+    fixture.cluster.kubectl(&["delete", "deployment", "nowhere", "--timeout=180s"]);
     let wait = |condition: &str| {
         let (condition, name) = (format!("--for=condition={condition}"), format!("ipr/{rollout}"));
-        fixture.cluster.kubectl(&["wait", condition.as_str(), name.as_str(), "--timeout=60s"])
+        fixture.cluster.kubectl(&["wait", condition.as_str(), name.as_str(), "--timeout=180s"])
     };
     wait("Ready");
     assert_eq!(fixture.rollout(&rollout)["status"]["phase"], "Succeeded");

@@ -43,7 +43,7 @@ fn the_pods_of_any_workload_are_restarted_in_place_under_a_budget() {
     let controller = Agent::controller(&cluster, "one");
     let fixture = Fixture { cluster: &cluster, person: person(&cluster) };
     let (fixture, parts) = (&fixture, Parts::default());
-    let kinds = [("Deployment", 4), ("StatefulSet", 3), ("DaemonSet", 2)];
+    let kinds = [("Deployment", 3), ("StatefulSet", 3), ("DaemonSet", 2)];
     parts.run_all(kinds.map(|(kind, count)| (kind, move || no_request_is_refused(fixture, kind, count))));
     let failures: [(_, Part); 5] = [
         ("a failed pod", failures::one_failed_pod_stops_it_and_has_its_image_back),
@@ -97,7 +97,8 @@ fn no_request_is_refused(fixture: &Fixture<'_>, kind: &str, count: usize) {
     let sets = load.replica_sets();
 
     let target = format!("{name}/{name}");
-    let args = ["restart", &target, "-c", "app", "--max-unavailable", "2", "--grace", "2s"];
+    // On a busy machine the cluster needs seconds to remove an address from the endpoints.
+    let args = ["restart", &target, "-c", "app", "--max-unavailable", "2", "--grace", "10s"];
     let (status, reported) = fixture.through(&args, count);
     assert!(status["downtimeMs"]["most"].as_i64() > Some(0), "{status:#}");
     for pod in before.keys() {

@@ -24,9 +24,13 @@ use crate::{
 };
 
 const COUNT: usize = 6;
-/// How long the pods of the tests with faults wait at the barrier.
-const BARRIER_SECONDS: i64 = 8;
-const LONG: Duration = Duration::from_secs(120);
+/// How long pods wait at the barrier where a part waits for its end.
+const SHORT_BARRIER_SECONDS: i64 = 8;
+/// The same in the other parts with faults: longer than an agent takes to start again on a busy machine.
+const BARRIER_SECONDS: i64 = 60;
+const LONG: Duration = Duration::from_secs(300);
+/// Time for agents on a busy machine to prepare their pods.
+const PREPARE: &[&str] = &["--prepare-timeout", "2m"];
 
 /// Two nodes, and what runs on them.
 struct Group<'a> {
@@ -64,9 +68,9 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
     agents = group.nodes.iter().map(start).collect();
     parts.run("a dead controller", || {
         let probed = group.probed();
-        let rollout = group.begin_until_stop();
+        let rollout = group.begin_until_stop(SHORT_BARRIER_SECONDS);
         controller.kill();
-        group.all_start_by_themselves();
+        group.all_start_by_themselves(&rollout);
         controller = Agent::controller(&cluster, "two");
         let status = group.end_of(&rollout);
         assert_eq!(
@@ -77,7 +81,7 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
         cluster.kubectl(&["delete", "pod", &probed.name, "--wait=true"]);
     });
     parts.run("a dead agent", || {
-        let rollout = group.begin_until_stop();
+        let rollout = group.begin_until_stop(BARRIER_SECONDS);
         agents[1].kill();
         agents[1] = start(&group.nodes[1]);
         let status = group.end_of(&rollout);
@@ -87,7 +91,7 @@ fn the_pods_of_a_group_stop_before_one_of_them_starts() {
     parts.run("an agent that restarts while its pods are prepared", || {
         let before = group.load.pods();
         agents[1].kill();
-        let rollout = group.begin();
+        let rollout = group.begin(BARRIER_SECONDS);
         group.wait_until_prepared(&group.nodes[0]);
         agents[0].kill();
         agents[0] = start(&group.nodes[0]);
@@ -149,7 +153,7 @@ impl Group<'_> {
 
     fn restart(&self, more: &[&str]) -> (Value, String) {
         let args = ["restart", "deploy/train", "-c", "app", "--together", "--allow-stale-env"];
-        self.fixture.through(&[&args, more].concat(), COUNT)
+        self.fixture.through(&[&args, PREPARE, more].concat(), COUNT)
     }
 
     fn all_stop_before_one_starts(&self) {
@@ -262,9 +266,10 @@ impl Group<'_> {
     fn kill(&self, pod: &Value) {
         let node = self.nodes.iter().find(|node| pod["spec"]["nodeName"] == *node.name).unwrap();
         let uid = pod["metadata"]["uid"].as_str().unwrap();
-        let process = eventually("it runs", || {
+        // Its kubelet delays it more each time it is killed (back-off).
+        let process = eventually_within(LONG, "it runs", || {
             let facts = block_on(observe(&node.endpoint, uid));
-            facts.of("app").map(|instance| instance.pid).find(|pid| *pid > 0)
+            facts.of("app").map(|instance| instance.pid).find(|pid| *pid > 0).ok_or("")
         });
         kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL).unwrap();
     }
@@ -277,7 +282,7 @@ impl Group<'_> {
                 "lifecycle": {"postStart": {"exec": {"command": ["/bin/true"]}}}}]}});
         let odd = Pod::make(self.fixture.cluster, "odd", odd);
         let args =
-            ["restart", "-l", "app=train", "-c", "app", "--together", "--allow-stale-env", "--wait=1m"];
+            ["restart", "-l", "app=train", "-c", "app", "--together", "--allow-stale-env", "--wait=4m"];
         let output = self.fixture.inplace(&[&args, &["-o", "json"][..]].concat()).output().unwrap();
         let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
         let status = &rollout["status"];
@@ -321,21 +326,27 @@ impl Group<'_> {
     }
 
     /// Begins a group restart, and returns its name once the agents were asked to stop the containers.
-    fn begin_until_stop(&self) -> String {
-        let name = self.begin();
+    fn begin_until_stop(&self, barrier_seconds: i64) -> String {
+        let name = self.begin(barrier_seconds);
         eventually("the agents are to stop", || {
-            (self.fixture.rollout(&name)["status"]["group"]["phase"] == "Stop").then_some(())
+            let phase = self.phase(&name);
+            (phase == "Stop" || phase == "Start").then_some(())
         });
         name
     }
 
+    /// The phase of a group restart.
+    fn phase(&self, rollout: &str) -> Value {
+        self.fixture.rollout(rollout)["status"]["group"]["phase"].clone()
+    }
+
     /// Begins a group restart, and returns its name.
-    fn begin(&self) -> String {
+    fn begin(&self, barrier_seconds: i64) -> String {
+        let together = json!({"prepareTimeoutSeconds": 120, "barrierTimeoutSeconds": barrier_seconds});
         let manifest = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
             "metadata": {"generateName": "train-", "namespace": "default"},
             "spec": {"target": {"selector": {"matchLabels": {"app": "train"}}}, "containers": [{"name": "app"}],
-                "strategy": "Together", "together": {"barrierTimeoutSeconds": BARRIER_SECONDS},
-                "pod": {"allowStaleEnv": true}}});
+                "strategy": "Together", "together": together, "pod": {"allowStaleEnv": true}}});
         let path = self.fixture.cluster.lab().dir.join("train.json");
         std::fs::write(&path, manifest.to_string()).unwrap();
         let name = self.fixture.cluster.kubectl(&["create", "-o", "name", "-f", path.to_str().unwrap()]);
@@ -359,7 +370,7 @@ impl Group<'_> {
 
     /// Without a controller each pod waits for the whole time of the barrier, and is started then: on a busy machine after some
     /// seconds, in which fences go and containers are created.
-    fn all_start_by_themselves(&self) {
+    fn all_start_by_themselves(&self, rollout: &str) {
         eventually_within(LONG, "all pods have started", || {
             let statuses = self.statuses();
             let open: Vec<_> = statuses
@@ -369,12 +380,14 @@ impl Group<'_> {
                 .collect();
             if open.is_empty() { Ok(()) } else { Err(format!("{open:?}")) }
         });
+        // The controller may have opened the barrier just before it was killed.
+        if self.phase(rollout) == "Start" {
+            return;
+        }
+        let waited = SHORT_BARRIER_SECONDS * 1000 - 500..(SHORT_BARRIER_SECONDS + 60) * 1000;
         for (name, status) in self.statuses() {
             let down = status.containers[0].downtime_ms.unwrap();
-            assert!(
-                (BARRIER_SECONDS * 1000 - 500..(BARRIER_SECONDS + 20) * 1000).contains(&down),
-                "{name}: {down} ms"
-            );
+            assert!(waited.contains(&down), "{name}: {down} ms");
         }
     }
 

@@ -68,6 +68,11 @@ impl Figures {
 }
 
 impl Span {
+    /// How long it took.
+    pub(super) fn seconds(&self) -> f64 {
+        self.took.as_secs_f64()
+    }
+
     /// All calls, divided by the number of pods.
     pub(super) fn calls_per(&self, pods: u32) -> f64 {
         self.calls.values().sum::<f64>() / f64::from(pods)

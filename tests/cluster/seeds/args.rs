@@ -1,5 +1,5 @@
 //! The document's section on variable arguments: values of the workload and the pod get into the hook, and from
-//! there into the URL. The hook measures every ten seconds.
+//! there into the URL. The hook measures every twenty seconds.
 
 use inplace::api::hook_run::HookPhase;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{ARGS, HOOKED_ARGS, UpdateCase, workload::*};
 
 pub(super) fn arguments_get_into_the_url(case: &UpdateCase<'_>) {
-    case.create(&ARGS.replace("60s", "10s"));
+    case.create(&ARGS.replace("60s", "20s"));
     case.create(HOOKED_ARGS);
     case.shows(DEPLOYMENT, "4 4 4 4 4");
     let (before, pods) = (identity(&case.pods.now()), case.pods.now());
@@ -16,15 +16,17 @@ pub(super) fn arguments_get_into_the_url(case: &UpdateCase<'_>) {
     let runs = case.runs(2, HookPhase::Running);
     let owner = case.json(DEPLOYMENT);
     let revision = owner["status"]["updateRevision"].as_str().unwrap();
-    for run_name in runs.keys() {
-        // As soon as it has measured: a URL that was not rendered is an error.
-        case.wait_runs("it has measured", |runs| {
-            runs.get(run_name).is_some_and(|run| {
+    // As soon as both have measured: a URL that was not rendered is an error, and a run that has passed is removed.
+    let measured = case.wait_runs("both have measured", |all| {
+        runs.keys().all(|run_name| {
+            all.get(run_name).is_some_and(|run| {
                 let results = run.status.iter().flat_map(|status| &status.metric_results);
                 results.map(|result| result.successful).sum::<i32>() > 0
             })
-        });
-        let run = case.json(&format!("hookrun/{run_name}"));
+        })
+    });
+    for run_name in runs.keys() {
+        let run = serde_json::to_value(&*measured[run_name]).unwrap();
         let pod = &pods[&pod_of(revision, run_name)];
         let arg = |name: &str, value: &str| json!({"name": name, "value": value});
         let ip = pod.status.as_ref().unwrap().pod_ip.clone().unwrap();

@@ -24,8 +24,8 @@ use crate::{agent::status, cluster::block_on};
 
 /// The deadline of a request, in seconds.
 const DEADLINE: u64 = 120;
-/// The deadline of one whose image is missing.
-const SHORT_DEADLINE: u64 = 20;
+/// The deadline of one whose image is missing. Without a fault the third pull ends it.
+const SHORT_DEADLINE: u64 = 60;
 /// A call that takes longer is made again.
 pub(super) const CALL: Duration = Duration::from_secs(10);
 

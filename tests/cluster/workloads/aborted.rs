@@ -17,7 +17,7 @@ pub(super) fn a_failed_update_takes_the_pods_back_in_place(cluster: &Cluster, _:
         }),
     ));
     fixture.until("two pods are there", |status| is_complete(status, 2));
-    cluster.kubectl(&["wait", "--for=condition=Ready", "gamedeployment/aborted", "--timeout=60s"]);
+    cluster.kubectl(&["wait", "--for=condition=Ready", "gamedeployment/aborted", "--timeout=180s"]);
     let stable = fixture.get()["status"]["updateRevision"].clone();
     assert_eq!(fixture.get()["status"]["stableRevision"], stable);
     let before = fixture.pods();
@@ -36,7 +36,7 @@ pub(super) fn a_failed_update_takes_the_pods_back_in_place(cluster: &Cluster, _:
     partition(0);
     let status =
         fixture.until("it is aborted", |status| condition(status, "Progressing")["reason"] == "Aborted");
-    cluster.kubectl(&["wait", "--for=condition=Stalled", "gamedeployment/aborted", "--timeout=60s"]);
+    cluster.kubectl(&["wait", "--for=condition=Stalled", "gamedeployment/aborted", "--timeout=180s"]);
     assert_eq!(status["abortedRevision"], status["updateRevision"], "{status:#}");
     let said = condition(&status, "UpdateFailed");
     assert!(said["message"].as_str().unwrap().contains("pods could not be updated"), "{said:#}");
@@ -51,6 +51,8 @@ pub(super) fn a_failed_update_takes_the_pods_back_in_place(cluster: &Cluster, _:
     restarts.sort_unstable();
     assert_eq!(restarts, [0, 2], "only the pod that was changed was restarted: once there and once back");
     let events = |reason: &str| cluster.events("aborted", reason).len();
+    // Events are written after the status.
+    fixture.wait("the abort is reported", || (events("Aborted") > 0).then_some(()));
     assert_eq!((events("Aborting"), events("Aborted")), (1, 1));
 
     // Another template ends the abort.

@@ -120,12 +120,12 @@ pub(super) fn a_hook_afterwards_takes_the_image_back_until_it_passes(
     let said = condition(&status, "UpdateFailed");
     assert_eq!(said["reason"], "HookFailed", "{status:#}");
     assert!(said["message"].as_str().unwrap().contains("(HookRun "), "{said:#}");
-    cluster.kubectl(&["wait", "--for=condition=Stalled", "gamedeployment/checked", "--timeout=60s"]);
+    cluster.kubectl(&["wait", "--for=condition=Stalled", "gamedeployment/checked", "--timeout=180s"]);
 
     template(cluster, "check", published.address, 30);
     fixture.patch(&json!({"spec": {"postInplaceUpdateStrategy": {"retry": true}}}));
     let status = fixture.until("it is complete", |status| is_complete(status, 1));
-    cluster.kubectl(&["wait", "--for=condition=Ready", "gamedeployment/checked", "--timeout=60s"]);
+    cluster.kubectl(&["wait", "--for=condition=Ready", "gamedeployment/checked", "--timeout=180s"]);
     assert_ne!(image(), before);
     assert!(!failed(&status) && status["postInplaceHookCondition"].is_null(), "{status:#}");
     assert_eq!(fixture.get()["spec"]["postInplaceUpdateStrategy"]["retry"], false);

@@ -52,7 +52,10 @@ pub(super) fn a_label_in_the_environment_restarts_the_container(cluster: &Cluste
     }
 
     // The image does not start. Its agents roll back, and the containers run with the label of the pod's own revision.
-    fixture.patch(&json!({"spec": {"template": template(cluster, "c", "lab/app:crash")}}));
+    // On a busy node the runtime may report the exit only after the second that a swap is observed without
+    // `minReadySeconds`.
+    let crash = template(cluster, "c", "lab/app:crash");
+    fixture.patch(&json!({"spec": {"minReadySeconds": 5, "template": crash}}));
     fixture.until("the update has failed", |status| {
         condition(status, "UpdateFailed")["reason"] == "TooManyFailures"
     });

@@ -168,7 +168,7 @@ fn pods_that_failed_go_back_and_stay(cluster: &Cluster, _: &HttpServer) {
 fn an_image_that_dies_late_goes_to_one_pod_only(cluster: &Cluster, _: &HttpServer) {
     let fixture = Fixture { cluster, kind: "gamedeployment", name: "late-death" };
     let strategy =
-        json!({"minReadySeconds": 5, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1}});
+        json!({"minReadySeconds": 15, "updateStrategy": {"type": "InplaceUpdate", "maxUnavailable": 1}});
     fixture.apply(&surging("late-death", 0, &strategy));
     fixture.until("two pods are there", |status| is_complete(status, 2) && status["availableReplicas"] == 2);
     let before = fixture.pods();
@@ -242,7 +242,7 @@ fn what_was_orphaned_is_taken_over_as_it_is(cluster: &Cluster, _: &HttpServer) {
         let columns = "custom-columns=N:.metadata.name,U:.metadata.uid,R:.revision";
         let history = || cluster.kubectl(&["get", "controllerrevisions", "-l", &labels, "-o", columns]);
         let (before, history_before) = (fixture.pods(), history());
-        cluster.kubectl(&["delete", "gamedeployment", name, "--cascade=orphan", "--timeout=60s"]);
+        cluster.kubectl(&["delete", "gamedeployment", name, "--cascade=orphan", "--timeout=180s"]);
         fixture.apply(&whole("lab/app:v2"));
         fixture.until("they are its own", |status| is_complete(status, 2) && status["readyReplicas"] == 2);
         let after = fixture.pods();

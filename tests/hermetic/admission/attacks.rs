@@ -214,8 +214,8 @@ async fn whoever_opens_all_connections_keeps_out_nobody() {
     let began = Instant::now();
     let answer = ask(&trusted, replica.address, &review("web")).await.unwrap();
     assert_eq!(answer["response"]["allowed"], true);
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
-    // The first connections were closed, because they were idle.
-    let first = timeout(Duration::from_secs(10), open[0].read(&mut [0; 1])).await;
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    // The first connections were closed, because they were idle. Without a bound they stay open for 100 s.
+    let first = timeout(Duration::from_secs(30), open[0].read(&mut [0; 1])).await;
     assert!(matches!(first, Ok(Ok(0) | Err(_))), "connections are not bounded");
 }

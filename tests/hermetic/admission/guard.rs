@@ -153,7 +153,7 @@ async fn an_eviction_is_held_as_a_drain_expects_it_and_a_dry_run_changes_nothing
     assert!(no(&dry, 403).contains("would be started as HookRun pre-delete-hook-web-0-"), "{dry}");
     let dry = guard_fixture.evicted("web-0", json!({"dryRun": ["All"]})).await;
     assert!(no(&dry, 429).contains("without the dry run"), "{dry}");
-    // The renewal of certificates writes at the same time.
+    // The controller of the certificates may write at the same time.
     let mut writes = guard_fixture.fixture.api.writes();
     writes.retain(|call| call.contains("hookrun") || call.contains("event") || call.contains("pod"));
     assert_eq!(writes, Vec::<String>::new());
@@ -194,7 +194,8 @@ async fn without_the_api_servers_answer_the_answer_is_no_and_comes_in_time() {
     let began = Instant::now();
     let (deleted, evicted) =
         tokio::join!(guard_fixture.deleted(json!({})), guard_fixture.evicted("web-0", json!({})));
-    assert!(began.elapsed() < Duration::from_secs(5), "the API server waits no longer");
+    // The limit is 3 s. Without it each call to the API server lasts 10 s.
+    assert!(began.elapsed() < Duration::from_secs(9), "the API server waits no longer");
     for (answer, code) in [(deleted, 403), (evicted, 429)] {
         assert!(no(&answer, code).contains("takes too long to answer. Try again"), "{answer}");
     }

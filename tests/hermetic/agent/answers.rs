@@ -41,11 +41,12 @@ async fn a_status_that_a_crash_left_unwritten_is_written_by_the_next_process() {
     fixture.pod("web-0");
     fixture.kubelet("web-0");
     let agent = fixture.agent().await;
-    // The final status is in the journal when this call arrives.
+    // The write of the final status, or of a step that lasts, as on a busy machine.
     fixture.api.on("PATCH pod").nth(2).fault(ApiFault::Hang);
     fixture.pod_request("web-0", Some("restart app"));
     fixture.reported("web-0", "text-", "Running").await;
     fixture.api.arrived("PATCH pod shop/web-0", 2).await;
+    fixture.concluded("web-0").await;
     agent.kill();
     assert_eq!(fixture.attempt("web-0"), 1);
     let before = fixture.status("web-0").unwrap();

@@ -135,7 +135,7 @@ async fn a_slice_that_never_lets_go_is_named_and_nothing_is_touched() {
     fixture.slice("peers-x", true, Some(false));
     fixture.slice("web-a", false, Some(false));
     let _agent = fixture.agent().await;
-    fixture.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 10)));
+    fixture.pod_request("web-0", Some(&restart("r", "Confirmed", 0, 30)));
     fixture.drained("web-0").await;
     let status = fixture.reported("web-0", "r", "Failed").await;
     assert_eq!(status["reason"], "DrainNotConfirmed");

@@ -12,6 +12,8 @@ use super::{Fixture, status};
 
 /// The number of permits that the agent has by default.
 const MANY: usize = 32;
+/// The time of a stop that other requests wait for. Their status is written when they have waited for two seconds.
+const SLOW: Duration = Duration::from_secs(10);
 
 impl Fixture {
     /// Waits until each of the pods is in one of these steps.
@@ -72,7 +74,7 @@ async fn only_so_many_change_containers_at_once() {
     fixture
         .pod_request("drained", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
     fixture.all_in(&["drained".to_owned()], &["Drain"]).await;
-    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(3)));
+    fixture.runtime.on("StopContainer").fault(Fault::Slow(SLOW));
     fixture.pod_request("slow", Some(r#"{"id":"s","containers":[{"name":"app"}]}"#));
     fixture.runtime.arrived("StopContainer", "app#0").await;
     // Only now the kubelet processes the gate, so that the grace period begins.
@@ -107,7 +109,7 @@ async fn time_in_the_queue_counts_towards_the_deadline() {
     fixture.kubelet("slow");
     fixture.pod("next");
     let _agent = fixture.agent_with(&["--max-operations=1"]).await;
-    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
+    fixture.runtime.on("StopContainer").fault(Fault::Slow(SLOW));
     fixture.pod_request("slow", Some("restart app"));
     fixture.runtime.arrived("StopContainer", "app#0").await;
     fixture.runtime.on("PullImage").fault(Fault::Hang);
@@ -134,7 +136,7 @@ async fn a_request_that_waits_for_its_own_pod_ends_by_its_deadline() {
     fixture.pod("web-0");
     fixture.kubelet("web-0");
     let _agent = fixture.agent().await;
-    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(4)));
+    fixture.runtime.on("StopContainer").fault(Fault::Slow(SLOW));
     fixture.pod_request("web-0", Some("restart app"));
     fixture.runtime.arrived("StopContainer", "app#0").await;
     let request = json!({ "id": "late", "deadlineSeconds": 1, "containers": [{ "name": "app" }] });

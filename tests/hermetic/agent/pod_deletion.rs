@@ -100,7 +100,7 @@ async fn a_pod_that_is_deleted_by_force_gets_no_new_container() {
     let fixture = Fixture::found().await;
     fixture.pod("web-0");
     let _agent = fixture.agent().await;
-    fixture.runtime.on("StopContainer").fault(Fault::SlowReply(Duration::from_secs(2)));
+    fixture.runtime.on("StopContainer").fault(Fault::SlowReply(Duration::from_secs(15)));
     fixture.pod_request("web-0", Some("restart app"));
     fixture.runtime.arrived("StopContainer", "app#0").await;
     fixture.api.remove("shop", "web-0");

@@ -4,9 +4,15 @@ use std::sync::Arc;
 
 use inplace::api::annotation;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::super::runtime::{Fault, Pod};
 use super::{Fixture, gate};
+
+/// How many steps may have lasted for two seconds since then, as on a busy machine. Each of them is written as well.
+fn lasting_steps(began: Instant) -> usize {
+    usize::try_from(began.elapsed().as_secs() / 2).unwrap()
+}
 
 #[tokio::test]
 async fn a_plain_restart_is_three_writes() {
@@ -15,6 +21,7 @@ async fn a_plain_restart_is_three_writes() {
     fixture.kubelet("web-0");
     let _agent = fixture.agent().await;
     fixture.api.forget();
+    let began = Instant::now();
     fixture.pod_request("web-0", Some("restart app"));
     let status = fixture.reported("web-0", "text-", "Succeeded").await;
     assert_eq!(fixture.events(1).await, ["InPlaceSucceeded"]);
@@ -22,18 +29,16 @@ async fn a_plain_restart_is_three_writes() {
     let event = &fixture.api.events()[0];
     assert_eq!((&event["message"], &event["type"]), (&status["message"], &json!("Normal")));
     assert!(event["message"].as_str().unwrap().starts_with("app restarted in place: down "), "{event:#}");
+    let (first, began) = (lasting_steps(began), Instant::now());
     // Another request proves that the agent has reconciled the first one again.
     fixture.pod_request("web-0", Some("restart app #2"));
     fixture.events(2).await;
     assert_eq!(fixture.attempt("web-0"), 2);
-    let writes = fixture.api.writes();
-    assert_eq!(
-        writes.iter().filter(|call| call.starts_with("PATCH pod shop/web-0")).count(),
-        4,
-        "{writes:#?}"
-    );
+    let (steps, writes) = (first + lasting_steps(began), fixture.api.writes());
+    let statuses = writes.iter().filter(|call| call.starts_with("PATCH pod shop/web-0")).count();
+    assert!((4..=4 + steps).contains(&statuses), "{writes:#?}");
     assert_eq!(writes.iter().filter(|call| call.starts_with("POST event")).count(), 2, "{writes:#?}");
-    assert_eq!(writes.len(), 6, "{writes:#?}");
+    assert_eq!(writes.len(), statuses + 2, "{writes:#?}");
 }
 
 #[tokio::test]
@@ -43,6 +48,7 @@ async fn a_restart_with_a_drain_is_five_writes() {
     fixture.kubelet("web-0");
     let _agent = fixture.agent().await;
     fixture.api.forget();
+    let began = Instant::now();
     fixture.pod_request("web-0", Some(r#"{"id":"d","containers":[{"name":"app"}],"gracePeriodSeconds":1}"#));
     fixture
         .api
@@ -62,8 +68,8 @@ async fn a_restart_with_a_drain_is_five_writes() {
     fixture.reported("web-0", "d", "Succeeded").await;
     fixture.events(1).await;
     assert_eq!(gate(&fixture.api.pod("shop", "web-0")), Some(("True", "InPlaceReady")));
-    let writes = fixture.api.writes();
-    assert_eq!(writes.len(), 5, "{writes:#?}");
+    let (steps, writes) = (lasting_steps(began), fixture.api.writes());
+    assert!((5..=5 + steps).contains(&writes.len()), "{writes:#?}");
     assert_eq!(writes.iter().filter(|call| call.starts_with("PATCH pod/status")).count(), 2, "{writes:#?}");
 }
 

@@ -12,7 +12,7 @@ use super::Fixture;
 
 /// Starts a restart whose stop takes a moment, and makes the API server unreachable in between.
 async fn cut_off_in_the_middle(fixture: &Fixture) {
-    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_millis(500)));
+    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(3)));
     fixture.pod_request("web-0", Some("restart app"));
     fixture.runtime.arrived("StopContainer", "app#0").await;
     fixture.reported("web-0", "text-", "Running").await;
@@ -145,7 +145,7 @@ async fn silence_of_the_server_is_not_held_against_a_container() {
         pod["spec"]["containers"][0]["readinessProbe"] = serde_json::json!({ "tcpSocket": { "port": 80 } });
     });
     let _agent = fixture.agent().await;
-    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_millis(300)));
+    fixture.runtime.on("StopContainer").fault(Fault::Slow(Duration::from_secs(3)));
     fixture.pod_request("web-0", Some(r#"{"id":"a","containers":[{"name":"app"}],"readyTimeoutSeconds":1}"#));
     fixture.runtime.arrived("StopContainer", "app#0").await;
     fixture.reported("web-0", "a", "Running").await;

@@ -45,7 +45,7 @@ pub(crate) use store::Store;
 use listener::Shared;
 
 /// How long a test waits for an expected event. Only a failing test reaches it.
-const WAIT_LIMIT: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// A running fake API server.
 pub(crate) struct ApiServer {

@@ -12,6 +12,8 @@ use crate::support::wait::eventually;
 
 /// How often a process takes over from the other one.
 const TAKEOVERS: usize = 3;
+/// The clients with a session that stay connected, and as many with a connection for each request.
+const STAYING: usize = 3;
 
 /// A folder in the place of the volume, and the port that the processes share.
 struct Place {
@@ -43,6 +45,13 @@ impl Place {
             (self.listening() == listening).then_some(())
         });
         process
+    }
+
+    /// How many requests of each client were counted.
+    fn counts(&self) -> Vec<u64> {
+        let sessions = fs::read(self.volume.path().join("sessions")).unwrap();
+        let counts = sessions.as_chunks().0.iter().map(|count| u64::from_ne_bytes(*count));
+        counts.take(2 * STAYING).collect()
     }
 
     /// How many sockets listen on the port.
@@ -82,7 +91,7 @@ impl Drop for Process {
 fn clients_of_the_example_notice_no_takeover() {
     let place = Place::new(0);
     let mut owner = place.start(1);
-    let clients = Clients::start(place.address(), 3, 3);
+    let clients = Clients::start(place.address(), STAYING, STAYING);
     // A line that is not complete. It was read when a later one has been answered.
     let mut begun = connect(place.address()).unwrap();
     begun.get_mut().write_all(b"9").unwrap();
@@ -93,6 +102,10 @@ fn clients_of_the_example_notice_no_takeover() {
         let other = place.start(2);
         owner.stop();
         owner = other;
+        let before = place.counts();
+        eventually("each client to be counted by the new owner", || {
+            place.counts().iter().zip(&before).all(|(now, before)| now > before).then_some(())
+        });
     }
     for (session, answers) in clients.end().into_iter().enumerate() {
         assert_eq!(servers(&answers).len(), 1 + TAKEOVERS, "session {session}");

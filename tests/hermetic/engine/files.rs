@@ -2,7 +2,6 @@
 //! comes up all the same, and the memory of the process stays bounded.
 
 use std::sync::mpsc;
-use std::time::Duration;
 
 use inplace::api::status::Phase;
 use inplace::cri::clone::fresh_termination_log;
@@ -32,7 +31,7 @@ async fn a_file_that_hangs_keeps_no_container_down() {
     // Unblocks in any case: an executor waits for its threads when it ends.
     let (go, gone) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        let _ = gone.recv_timeout(Duration::from_secs(8));
+        let _ = gone.recv();
         drop(std::fs::OpenOptions::new().read(true).write(true).open(pipe).unwrap());
     });
     let other = fixture.fake.put(Pod::new("shop", "web-1").owner(Owner::NodeRun).container("db", "img:v1"));
@@ -42,11 +41,12 @@ async fn a_file_that_hangs_keeps_no_container_down() {
     });
     let status = fixture.restart().await.unwrap();
     let down = status.containers[0].downtime_ms.unwrap();
-    assert!(status.phase == Phase::Succeeded && down < 3000, "{status:#?}");
+    // Without a limit for the file it stays down for as long as this test waits. The disk may be slow as well.
+    assert!(status.phase == Phase::Succeeded && down < 10_000, "{status:#?}");
     let mounts = fixture.fake.only("app").config.mounts;
     assert!(mounts.contains(&mount), "{mounts:?}");
     assert_eq!(fixture.patiently(beside).await.unwrap().unwrap().phase, Phase::Succeeded);
-    go.send(()).unwrap();
+    drop(go);
     thread.join().unwrap();
     fixture.sane("hung");
 }

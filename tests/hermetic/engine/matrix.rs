@@ -220,7 +220,7 @@ where
 
 impl Cell {
     async fn fault(self) {
-        let (fixture, ended) = self.run(request(self.job.text()), Duration::from_secs(30)).await;
+        let (fixture, ended) = self.run(request(self.job.text()), Duration::from_secs(120)).await;
         let reported = self.reported(&fixture, &ended);
         let handled = fixture.fake.times(&format!("ran bye in {}", fixture.original));
         assert!(handled <= if matches!(self.fault, Fault::Twice) { 2 } else { 1 }, "{reported}");
@@ -250,7 +250,7 @@ impl Cell {
     async fn hang(self) {
         // A query may take long before the operation begins, and the cleanup may take long after its end.
         let request = short(self.job.text(), if self.job.what == What::Restart { 8 } else { 12 });
-        let limit = Duration::from_secs(u64::from(request.deadline_seconds) + 15);
+        let limit = Duration::from_secs(u64::from(request.deadline_seconds) + 60);
         let (fixture, ended) = self.run(request, limit).await;
         let reported = self.reported(&fixture, &ended);
         let status = ended.expect(&reported);

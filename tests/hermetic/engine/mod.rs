@@ -45,7 +45,7 @@ pub(super) use sweep::forgotten_fence;
 /// An image on the node for holders.
 const HOLDER: &str = "inplace:v1";
 /// Only a failing test waits this long.
-const WAIT_LIMIT: Duration = Duration::from_secs(40);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// A node with one pod, and an engine on it.
 struct Fixture {

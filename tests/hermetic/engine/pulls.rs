@@ -35,7 +35,7 @@ async fn a_registry_that_hangs_delays_no_other_and_nothing_that_is_on_the_node()
     let slow: Vec<_> = ["a", "b", "c", "d"].map(|name| swap(name, "hangs.example/img:v2")).into();
     fake.until("two pulls hang", |_| fake.calls("PullImage").len() == 2).await;
     for (name, image) in [("e", "works.example/img:v2"), ("f", "hangs.example/img:v3")] {
-        let ended = tokio::time::timeout(Duration::from_secs(10), swap(name, image)).await;
+        let ended = tokio::time::timeout(Duration::from_secs(60), swap(name, image)).await;
         let ended = ended.unwrap_or_else(|_| panic!("{image}: {:#?}", fake.story())).unwrap();
         assert_eq!(ended.phase, Phase::Succeeded, "{ended:#?}");
     }

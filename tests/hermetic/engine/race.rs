@@ -7,7 +7,7 @@ use inplace::api::status::Phase;
 use inplace::cri::proto::v1::ContainerState;
 use inplace::operation::snapshot::Owner;
 
-use super::super::runtime::{Fault, Model, Pod};
+use super::super::runtime::{Container, Fault, Model, Pod};
 use super::{Fixture, pod, request, shared_pod, short};
 
 /// A pod that a kubelet manages.
@@ -284,14 +284,22 @@ async fn a_start_that_was_cut_off_is_cleaned_up_when_the_runtime_lets_it() {
 #[tokio::test]
 async fn an_unknown_state_is_waited_out() {
     let fixture = Fixture::open().await;
-    let set = |state| {
-        move |m: &mut Model| {
-            let id = m.instances("app")[1].id.clone();
-            m.container_mut(&id).unwrap().state = state;
-        }
+    let set = |m: &mut Model, state| {
+        let id = m.instances("app")[1].id.clone();
+        m.container_mut(&id).unwrap().state = state;
     };
-    fixture.fake.on("StartContainer").then(set(ContainerState::ContainerUnknown));
-    fixture.fake.on("ListContainers").nth(12).first(set(ContainerState::ContainerRunning));
+    fixture.fake.on("StartContainer").then(move |m| set(m, ContainerState::ContainerUnknown));
+    // It is known at the third observation.
+    let mut observed = 0;
+    fixture.fake.on("ListContainers").always().first(move |m| {
+        let is_unknown = |app: &&Container| app.state == ContainerState::ContainerUnknown;
+        if m.instances("app").iter().any(is_unknown) {
+            observed += 1;
+            if observed == 3 {
+                set(m, ContainerState::ContainerRunning);
+            }
+        }
+    });
     fixture.succeeded(fixture.ask(short("restart app", 60)).await, "img:v1");
 }
 
@@ -353,9 +361,9 @@ async fn an_instance_that_exits_while_its_status_is_on_the_way_has_not_stayed_up
     let fixture = Fixture::open().await;
     // Half a second after the start: the fence is gone, and its removal causes no further observation.
     let observed = || fixture.fake.on("ContainerStatus").about("app#1").nth(12);
-    observed().fault(Fault::SlowReply(Duration::from_millis(3200)));
+    observed().fault(Fault::SlowReply(Duration::from_millis(7200)));
     observed().then(|m| m.die("app", 3));
-    let asked = Request { min_ready_seconds: 3, ..request("swap app=img:v2") };
+    let asked = Request { min_ready_seconds: 7, ..request("swap app=img:v2") };
     let ended = fixture.ask(asked).await.unwrap();
     assert_eq!((ended.phase, ended.reason.as_str()), (Phase::RolledBack, "Exited"), "{ended:#?}");
     assert!(ended.message.contains("exited with code 3"), "{}", ended.message);

@@ -29,7 +29,7 @@ async fn it_pauses_with_nobody_down_or_it_finishes() {
             } else {
                 on.first(report);
             }
-            let ended = tokio::time::timeout(Duration::from_secs(10), fixture.swap()).await.expect(&what);
+            let ended = tokio::time::timeout(Duration::from_secs(60), fixture.swap()).await.expect(&what);
             assert_eq!(fixture.fake.running("app").len(), 1, "{what}: {:#?}", fixture.fake.history());
             let ended = match ended {
                 Ok(status) => status,
@@ -75,7 +75,7 @@ async fn a_pull_that_takes_long_does_not_hold_the_process() {
         );
     fixture.fake.arrived("PullImage", "img:v2").await;
     fixture.shutdown.cancel();
-    let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), process).await.unwrap().unwrap();
     assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
     fixture.untouched();
     fixture.next_process();
@@ -94,7 +94,7 @@ async fn while_the_runtime_is_away_it_ends_at_once() {
         tokio::spawn(async move { node.carry_out(&pod, request("restart app"), control, &nobody()).await });
     fake.notified().await;
     fixture.shutdown.cancel();
-    let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), process).await.unwrap().unwrap();
     assert!(matches!(ended, Err(Error::Interrupted)), "{ended:?}");
     fixture.fake.come_back().await;
     fixture.next_process();

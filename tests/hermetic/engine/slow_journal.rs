@@ -55,7 +55,8 @@ async fn a_container_that_is_down_does_not_wait_for_the_journal() {
     let ended = fixture.patiently(work).await.unwrap();
     drop(released);
     let down = ended.as_ref().ok().and_then(|status| status.containers[0].downtime_ms).unwrap();
-    assert!(down < 4000, "{down} ms");
+    // Without a limit for the write the replacement never runs. The disk may be slow as well.
+    assert!(down < 10_000, "{down} ms");
     fixture.succeeded(ended, "img:v1");
 }
 

@@ -63,7 +63,7 @@ async fn a_pull_breaks_off() {
         );
     fixture.fake.arrived("PullImage", "img:v2").await;
     fixture.withdraw.send_replace(Some(Withdrawal::Deleted));
-    let ended = tokio::time::timeout(Duration::from_secs(5), process).await.unwrap().unwrap().unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), process).await.unwrap().unwrap().unwrap();
     assert_eq!(ended.phase, Phase::Cancelled);
     fixture.sane("pull");
     fixture.untouched();

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use super::server::Server;
 use super::{error, once, once_with, settings};
 
-/// A request for this path, with `$.age` as the result and a time limit of one second.
+/// A request for this path, with `$.age` as the result and a time limit that a busy machine does not reach.
 fn asks(server: &Server, path: &str) -> Value {
-    json!({"web": {"url": server.url(path), "jsonPath": "{$.age}", "timeoutSeconds": 1}})
+    json!({"web": {"url": server.url(path), "jsonPath": "{$.age}", "timeoutSeconds": 30}})
 }
 
 #[tokio::test]
@@ -70,7 +70,9 @@ async fn what_counts_as_an_answer_is_the_hooks_to_say() {
 async fn a_server_that_takes_its_time_costs_no_more_than_the_timeout() {
     let server = Server::start();
     for path in ["/hang", "/drip", "/drip-head"] {
-        let message = error(asks(&server, &format!("{path}?token=s3cret"))).await;
+        let mut asks = asks(&server, &format!("{path}?token=s3cret"));
+        asks["web"]["timeoutSeconds"] = json!(1);
+        let message = error(asks).await;
         let expect = format!("{} did not answer completely within 1 s", server.url(path));
         assert!(message.contains(&expect), "{path}: {message}");
     }

@@ -7,7 +7,7 @@ use crate::support::wait::until;
 #[tokio::test]
 async fn what_was_measured_is_not_measured_again_after_a_restart() {
     let fixture = Fixture::start().await;
-    fixture.put("drain", &fixture.metric("/", &json!({"count": 4, "interval": "300ms"})));
+    fixture.put("drain", &fixture.metric("/", &json!({"count": 4, "interval": "1s"})));
     let first = fixture.runner(AGENT).await;
     fixture.until("it has measured twice", "drain", |run| Fixture::measured(run) >= 2).await;
     drop(first);
@@ -77,15 +77,15 @@ async fn a_status_is_written_until_it_is_there_and_nothing_is_measured_twice() {
 
 #[tokio::test]
 async fn without_a_word_from_the_api_server_nothing_is_measured() {
-    let fixture = Fixture::start().await;
+    let fixture = Fixture::short().await;
     fixture.put("drain", &fixture.metric("/", &json!({"interval": "100ms", "successfulLimit": 1000})));
     let _running = fixture.runner(AGENT).await;
     fixture.until("it measures", "drain", |run| Fixture::measured(run) >= 3).await;
     fixture.api.go_away().await;
     // Long after the lapse nothing is measured.
-    tokio::time::sleep(TERMS.lapse * 2).await;
+    tokio::time::sleep(SHORT.lapse * 2).await;
     let quiet = fixture.measurements();
-    tokio::time::sleep(TERMS.lapse).await;
+    tokio::time::sleep(SHORT.lapse).await;
     assert_eq!(fixture.measurements(), quiet);
     fixture.api.come_back().await;
     fixture

@@ -33,6 +33,7 @@ const CONTROLLER: &str = "controller";
 struct Fixture {
     api: ApiServer,
     hook_server: HttpServer,
+    terms: Terms,
 }
 
 /// One runner; it is aborted when this is dropped, as if killed.
@@ -71,11 +72,14 @@ impl RunSelection for Reported {
 /// Limit of the bytes of large HookRuns at the same time.
 const MAX_BYTES: usize = 512 << 10;
 
-/// Short durations, in the same order as the real ones.
-const TERMS: Terms = Terms {
-    confirm: Duration::from_millis(200),
-    lapse: Duration::from_millis(600),
-    fence: Duration::from_millis(1200),
+/// Durations in the same order as the real ones. A busy machine answers before a lease lapses.
+const TERMS: Terms =
+    Terms { confirm: Duration::from_secs(2), lapse: Duration::from_secs(6), fence: Duration::from_secs(12) };
+/// The same for tests that wait until a lease has lapsed or was taken over.
+const SHORT: Terms = Terms {
+    confirm: Duration::from_millis(500),
+    lapse: Duration::from_millis(1500),
+    fence: Duration::from_secs(3),
 };
 
 /// A server for hooks; a path that ends with `/hang` is never answered.
@@ -92,7 +96,12 @@ impl Fixture {
     async fn start() -> Self {
         // `main` does the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self { api: ApiServer::start().await, hook_server: hook_server() }
+        Self { api: ApiServer::start().await, hook_server: hook_server(), terms: TERMS }
+    }
+
+    /// The same with the durations of [`SHORT`].
+    async fn short() -> Self {
+        Self { terms: SHORT, ..Self::start().await }
     }
 
     /// Number of requests to the hook server so far.
@@ -141,7 +150,7 @@ impl Fixture {
             executor: Executor::new(settings),
             runs: HookRuns::watch(server, "HookRuns", "!inplace.dev/operation", watching.clone()),
             identity: Identity { runner: runner.to_owned(), host: "here".to_owned(), release_timeout },
-            terms: TERMS,
+            terms: self.terms,
             max_runs,
             max_bytes: MAX_BYTES,
             metrics: Metrics::default(),

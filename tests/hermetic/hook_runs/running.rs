@@ -24,9 +24,11 @@ async fn a_run_is_taken_measured_and_reported() {
         (&json!("HookRun"), &json!("drain"))
     );
     assert_eq!(event["source"]["host"], "here");
-    // Taken once; written at the start and for each measurement.
+    // Taken once; written at the start and for each measurement. The first result is not written alone if the write of
+    // the start takes as long as the interval.
     assert_eq!(fixture.api.count("PATCH hookrun shop/drain"), 1);
-    assert_eq!(fixture.api.count("PATCH hookrun/status shop/drain"), 3, "{:?}", fixture.api.calls());
+    let writes = fixture.api.count("PATCH hookrun/status shop/drain");
+    assert!((2..=3).contains(&writes), "{:?}", fixture.api.calls());
 }
 
 #[tokio::test]
@@ -79,7 +81,7 @@ async fn by_hand_it_is_approved_or_ended_at_once() {
         &json!({"annotations": {"inplace.dev/approve": "yes"}}),
     );
     let _running = fixture.runner(AGENT).await;
-    for name in ["approved", "terminated", "not-approved"] {
+    for name in ["approved", "terminated", "not-begun", "not-approved"] {
         fixture.until("it has measured once", name, |run| Fixture::measured(run) == 1).await;
     }
     fixture.api.edit_of("hookruns", "shop", "approved", |run| {

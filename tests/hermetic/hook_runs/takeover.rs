@@ -56,7 +56,7 @@ async fn what_is_taken_away_by_a_write_without_an_answer_stops_before_it_begins_
 }
 
 async fn taken_away(fault: Option<Fault>) {
-    let fixture = Fixture::start().await;
+    let fixture = Fixture::short().await;
     fixture.put("drain", &polls(&fixture));
     // It would take the HookRun back only after a long time.
     let _first = fixture.runner_with(AGENT, &fixture.api, 8, Duration::from_secs(600)).await;
@@ -71,7 +71,7 @@ async fn taken_away(fault: Option<Fault>) {
     // Between the last measurement of the first runner and the first one of the second there is a pause, for most
     // of the delay.
     let longest = fixture.longest_pause();
-    assert!(longest >= TERMS.fence / 3, "measured while it was handed over: {longest:?}");
+    assert!(longest >= SHORT.fence / 3, "measured while it was handed over: {longest:?}");
     assert_eq!(Fixture::runner_of(&fixture.run("drain")), Some(CONTROLLER));
 }
 

@@ -129,7 +129,9 @@ async fn a_job_that_would_take_the_restarts_for_failures_keeps_its_pods() {
 async fn it_is_over_at_its_deadline_and_deleted_when_its_time_is_over() {
     let rollout_fixture = RolloutFixture::with(2).await;
     let _controller = rollout_fixture.fixture.controller();
-    rollout_fixture.restart("one", &json!({"deadlineSeconds": 1, "ttlSecondsAfterFinished": 1}));
+    // The watches of each controller are open before the time begins.
+    rollout_fixture.fixture.api.arrived("WATCH pods", 4).await;
+    rollout_fixture.restart("one", &json!({"deadlineSeconds": 5, "ttlSecondsAfterFinished": 3}));
     rollout_fixture.open(&["web-1-0"]).await;
     let status = rollout_fixture.phase("one", "Failed").await;
     assert_eq!((&status["reason"], &status["failed"]), (&json!("DeadlineExceeded"), &json!(0)), "{status:#}");

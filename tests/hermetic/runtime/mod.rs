@@ -53,7 +53,7 @@ pub(crate) use pod::{Made, Pod};
 use server::Shared;
 
 /// How long a test waits for an expected state. Only reached by a failing test.
-const WAIT_LIMIT: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// A running fake runtime.
 pub(crate) struct Fake {

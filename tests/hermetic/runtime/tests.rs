@@ -8,19 +8,34 @@ use inplace::cri::proto::v1 as cri;
 use inplace::cri::proto::v1::image_service_client::ImageServiceClient;
 use inplace::operation::snapshot::Owner;
 use serde_json::Value;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::client::{Client, channel, clone, details, list, member, remove, start, stop};
 use super::{Exec, Fake, Fault, Outcome, Pod};
 
 /// A short delay that is still observable.
 const MOMENT: Duration = Duration::from_millis(30);
+/// Longer than any test takes.
+const HOUR: Duration = Duration::from_secs(3600);
 
 async fn shop() -> (Fake, Client) {
     let fake = Fake::start().await;
     fake.pod("shop", "web-0", &[("app", "img:v1"), ("side", "side:v1")]);
     let client = Client::new(channel(&fake));
     (fake, client)
+}
+
+/// Makes a call whose caller stops waiting when the call has arrived.
+async fn abandoned(
+    fake: &Fake,
+    name: &'static str,
+    call: impl Future<Output = Result<(), Status>> + Send + 'static,
+) {
+    let arrived = fake.calls(name).len() + 1;
+    let call = tokio::spawn(call);
+    fake.until(name, |_| fake.calls(name).len() == arrived).await;
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled(), "{name}");
 }
 
 #[tokio::test]
@@ -147,11 +162,11 @@ async fn faults_do_what_they_say() {
     assert_eq!(fake.instances("app").len(), 4);
     assert_eq!(fake.calls("RemoveContainer")[1].outcome, Outcome::Lost);
 
-    for fault in [Fault::Hang, Fault::Slow(MOMENT * 10), Fault::HangAfterEffect] {
+    for fault in [Fault::Hang, Fault::Slow(HOUR), Fault::HangAfterEffect] {
         fake.on("StartContainer").fault(fault);
-        let second = fake.instances("app")[1].clone();
         assert_eq!(fake.times("started app#1"), 0, "before {fault:?}");
-        assert!(tokio::time::timeout(MOMENT, start(&mut client, &second.id)).await.is_err(), "{fault:?}");
+        let (mut caller, second) = (client.clone(), fake.instances("app")[1].id.clone());
+        abandoned(&fake, "StartContainer", async move { start(&mut caller, &second).await }).await;
     }
     fake.until("the start", |m| m.running("app").len() == 2).await;
     assert_eq!(fake.calls("StartContainer")[0].to_string(), "StartContainer app#1: no answer");
@@ -162,10 +177,10 @@ async fn a_restart_keeps_the_state_and_the_channel() {
     let (fake, mut client) = shop().await;
     let id = fake.only("app").id;
     let new = clone(&mut client, &id, 1).await.unwrap();
-    fake.restart_before("StartContainer", MOMENT);
+    fake.restart_before("StartContainer", HOUR);
     start(&mut client, &new).await.unwrap_err();
     assert!(list(&mut client).await.is_err());
-    fake.up().await;
+    fake.come_back().await;
     assert_eq!(fake.times("started app#1"), 0);
     start(&mut client, &new).await.unwrap();
 
@@ -214,8 +229,9 @@ async fn processes_end_in_their_time() {
     // SIGKILL is sent only if the caller waits until the end.
     fake.model(|m| m.image("side:v1").ignores_stop = true);
     let side = fake.only("side").id;
-    assert!(tokio::time::timeout(MOMENT, stop(&mut client, &side, 1)).await.is_err());
-    assert!(fake.only("side").signalled);
+    let (mut caller, id) = (client.clone(), side.clone());
+    abandoned(&fake, "StopContainer", async move { stop(&mut caller, &id, 600).await }).await;
+    fake.until("the signal", |m| m.running("side").iter().any(|side| side.signalled)).await;
     stop(&mut client, &side, 1).await.unwrap();
     assert_eq!(fake.instances("side")[0].exit_code, 137);
     assert_eq!(fake.times("signalled side#0"), 1);

@@ -3,12 +3,12 @@
 
 use serde_json::json;
 
-use super::{Fixture, is_complete, object, same_but_restarted};
 use crate::{
     agent::{self, Agent},
     cluster::Cluster,
     installed,
     support::wait::eventually,
+    workloads::{Fixture, is_complete, object, same_but_restarted},
 };
 
 #[test]
@@ -30,7 +30,7 @@ fn pods_outlive_an_uninstall_and_are_managed_again_after_a_new_install() {
     cluster.kubectl(&["apply", "-k", &base]);
     agent.stop();
     controller.stop();
-    cluster.kubectl(&["delete", "-k", &base, "--timeout=120s"]);
+    cluster.kubectl(&["delete", "-k", &base, "--timeout=300s"]);
     let namespaces =
         || cluster.kubectl(&["get", "namespace", "inplace-system", "--ignore-not-found", "-o", "name"]);
     eventually("it is uninstalled", || namespaces().is_empty().then_some(()));
