@@ -12,7 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::time::Instant;
 
-use crate::api::status::Status;
+use crate::api::status::{Phase, Status};
 use crate::cri::client::Observer;
 use crate::failure::Class;
 use crate::node::pulls::Pulls;
@@ -24,6 +24,11 @@ struct Ended {
     engine: String,
     outcome: String,
     reason: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -47,6 +52,7 @@ struct Called {
 #[derive(Clone, Debug)]
 pub(super) struct Metrics {
     operations: Family<Ended, Counter>,
+    requests_ended: Family<OutcomeLabel, Counter>,
     downtime: Family<ActionLabel, Histogram>,
     steps: Family<Attempted, Histogram>,
     calls: Family<Called, Histogram>,
@@ -119,6 +125,7 @@ impl Metrics {
     pub(super) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
             operations: Family::default(),
+            requests_ended: Family::default(),
             downtime: Family::new_with_constructor(seconds),
             steps: Family::new_with_constructor(seconds),
             calls: Family::new_with_constructor(seconds),
@@ -128,13 +135,28 @@ impl Metrics {
             swept: Counter::default(),
             unreadable: Gauge::default(),
         };
-        let Self { operations, downtime, steps, calls, open, waiting, oldest, swept, unreadable } =
-            metrics.clone();
+        let Self {
+            operations,
+            requests_ended,
+            downtime,
+            steps,
+            calls,
+            open,
+            waiting,
+            oldest,
+            swept,
+            unreadable,
+        } = metrics.clone();
+        // From 0 on: a series that appears with its first end has no increase.
+        for outcome in Phase::ENDS {
+            drop(requests_ended.get_or_create(&OutcomeLabel { outcome: outcome.to_string() }));
+        }
         registry.register(
             "operations",
             "Containers of requests that have ended, by action, engine, outcome and reason",
             operations,
         );
+        registry.register("requests_ended", "Requests that have ended, by outcome", requests_ended);
         registry.register_with_unit(
             "downtime",
             "Time from the end of the old container to the start of the new one, by action",
@@ -189,6 +211,7 @@ impl Metrics {
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of downtime stay far below 2^52")]
     pub(super) fn ended(&self, status: &Status) {
         let (outcome, reason) = (status.phase.to_string(), status.reason.clone());
+        self.requests_ended.get_or_create(&OutcomeLabel { outcome: outcome.clone() }).inc();
         if status.containers.is_empty() {
             let none = || "None".to_owned();
             let ended = Ended { action: none(), engine: none(), outcome, reason };

@@ -55,8 +55,13 @@ impl HookRunSpec {
     /// True if the controller runs the hook, and not the agent of the pod's node: the hook sets annotations of the pod, which
     /// an agent has no permission to do, and it runs no command, which only an agent can do.
     pub fn is_for_controller(&self) -> bool {
-        let providers = || self.metrics.iter().map(|metric| &metric.provider);
-        providers().any(Provider::sets_annotations) && providers().all(|provider| provider.exec.is_none())
+        let sets_annotations = self.metrics.iter().any(|metric| metric.provider.sets_annotations());
+        sets_annotations && !self.runs_commands()
+    }
+
+    /// True if the hook runs a command in a container, which only the agent of the pod's node can do.
+    pub fn runs_commands(&self) -> bool {
+        self.metrics.iter().any(|metric| metric.provider.exec.is_some())
     }
 }
 /// The progress and the verdict.

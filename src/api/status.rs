@@ -167,9 +167,13 @@ pub enum Engine {
 }
 
 impl Phase {
+    /// The phases of a request that has ended.
+    pub const ENDS: [Self; 5] =
+        [Self::Succeeded, Self::Failed, Self::RolledBack, Self::Refused, Self::Cancelled];
+
     /// True if the request has ended: no other phase follows.
     pub fn is_terminal(self) -> bool {
-        !matches!(self, Self::Pending | Self::Running)
+        Self::ENDS.contains(&self)
     }
 }
 

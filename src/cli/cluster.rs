@@ -39,6 +39,24 @@ impl ClusterArgs {
         let (client, default) = self.connection.connect().await?;
         Ok((client, self.namespace.clone().unwrap_or(default)))
     }
+
+    /// The flags that say where, with a space before each: for a command that the user is to run next. Without them it would
+    /// concern an object of the same name in another namespace or cluster.
+    pub(super) fn repeated(&self) -> String {
+        let namespace = self.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
+        namespace + &self.connection.repeated()
+    }
+}
+
+/// The value of a label selector. A blank one, as of a variable that is not set in a script, would select every object.
+pub(super) fn label_selector(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err(
+            "is empty and would select every pod; leave it out, or use --all where the command has it"
+                .to_owned(),
+        );
+    }
+    Ok(text.to_owned())
 }
 
 /// Error that ends a command before it has a result.
@@ -47,6 +65,14 @@ pub(super) enum Failed {
     /// The API server returned an error, or did not answer in time.
     #[error(transparent)]
     Cluster(#[from] cluster::error::Error),
+    /// A write was not answered in time, or its answer was lost: whether it took effect is unknown. `then` says what to do.
+    #[error("{error}; {then}")]
+    Unknown {
+        /// The error of the write.
+        error: cluster::error::Error,
+        /// What the user does next.
+        then: String,
+    },
     /// The command line, or the kubeconfig that it names, is wrong in a way that clap cannot check.
     #[error("{0}")]
     Usage(String),
@@ -66,6 +92,7 @@ impl Failed {
                 Class::Gone | Class::Denied | Class::Final => Exit::Refused,
                 Class::NameTaken | Class::Credentials | Class::Refused => Exit::Failed,
             },
+            Self::Unknown { .. } => Exit::ClusterAway,
             Self::Usage(_) => Exit::Usage,
             Self::Refused(_) => Exit::Refused,
             Self::Other(_) => Exit::Failed,

@@ -77,6 +77,19 @@ impl ConnectionArgs {
         self.kubeconfig.is_some() || self.context.is_some() || self.server.is_some()
     }
 
+    /// The flags that name the cluster, as they were given; no credentials.
+    pub(super) fn repeated(&self) -> String {
+        let quoted = |path: &PathBuf| path.display().to_string();
+        let given = [
+            ("kubeconfig", self.kubeconfig.as_ref().map(quoted)),
+            ("context", self.context.clone()),
+            ("cluster", self.cluster.clone()),
+            ("server", self.server.clone()),
+        ];
+        let given = given.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
+        given.fold(String::new(), |flags, (flag, value)| format!("{flags} --{flag} {value}"))
+    }
+
     /// Connects as kubectl does, and returns the namespace of the kubeconfig's context.
     pub(super) async fn connect(&self) -> Result<(Client, String), Failed> {
         if let Some(limit) = self.request_timeout {

@@ -71,7 +71,7 @@ impl Data {
         match self {
             Self::Json => output::json(one),
             Self::Yaml => output::yaml(one),
-            Self::Name => line(&one.full_name()),
+            Self::Name => output::raw(&one.full_name()),
             Self::JsonPath(template) => with_value(one, |value| output::text(&template.text(value))),
             Self::Columns(columns) => {
                 with_value(one, |value| columns.print(std::slice::from_ref(value), true));
@@ -94,7 +94,7 @@ impl Data {
         match self {
             Self::Json => output::json(&list),
             Self::Yaml => output::yaml(&list),
-            Self::Name => list.iter().for_each(|one| line(&one.full_name())),
+            Self::Name => list.iter().for_each(|one| output::raw(&one.full_name())),
             Self::JsonPath(template) => {
                 with_value(&list, |value| output::text(&template.text(&json!({ "items": value }))));
             }

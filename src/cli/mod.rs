@@ -20,6 +20,7 @@ mod connection;
 pub mod crds;
 pub mod dashboard;
 mod dry_run;
+mod escape;
 pub mod examples;
 pub mod exit;
 mod flag_help;

@@ -1,4 +1,5 @@
-//! Output of all commands: results go to standard output, everything else to standard error.
+//! Output of all commands: results go to standard output, everything else to standard error. What people read is
+//! escaped here (`escape`), because it may come from the cluster; what programs read is written as it is.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -7,11 +8,18 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::api::status::Phase;
-use crate::cli::paint;
+use crate::cli::{escape, paint};
 use crate::process::color;
 
-/// Writes one line to standard output.
+/// Writes one line for people to standard output. Of the control characters only the program's own colours stay.
 pub(super) fn line(text: &str) {
+    let has_color = color::is_wanted(&io::stdout());
+    let text = if has_color { escape::around_colors(text) } else { escape::escaped(text) };
+    raw(&text);
+}
+
+/// Writes one line for programs to standard output, as it is.
+pub(super) fn raw(text: &str) {
     // If the reader has closed the pipe, the rest is dropped.
     let _ = writeln!(io::stdout().lock(), "{text}");
 }
@@ -23,16 +31,17 @@ pub(super) fn text(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Writes one line to standard error.
+/// Writes a message to standard error. Of the control characters only line breaks stay, each with an indent after it.
 pub(super) fn message(text: &str) {
-    let text = if color::is_wanted(&io::stderr()) { paint::error(text) } else { text.to_owned() };
+    let text = escape::paragraph(text);
+    let text = if color::is_wanted(&io::stderr()) { paint::error(&text) } else { text };
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// Writes a result as JSON on one line.
 pub(super) fn json(value: &impl Serialize) {
     match serde_json::to_string(value) {
-        Ok(text) => line(&text),
+        Ok(text) => raw(&text),
         Err(error) => message(&format!("the result cannot be written as JSON: {error}")),
     }
 }
@@ -40,7 +49,7 @@ pub(super) fn json(value: &impl Serialize) {
 /// Writes a result as a YAML document.
 pub(super) fn yaml(value: &impl Serialize) {
     match serde_saphyr::to_string(value) {
-        Ok(text) => line(&format!("---\n{}", text.trim_end())),
+        Ok(text) => raw(&format!("---\n{}", text.trim_end())),
         Err(error) => message(&format!("the result cannot be written as YAML: {error}")),
     }
 }
@@ -74,6 +83,9 @@ fn painted_rows(
     widths: &mut Vec<usize>,
     has_color: bool,
 ) -> Vec<String> {
+    // Before the widths are measured and the colours are set.
+    let cells: Vec<Vec<_>> =
+        cells.iter().map(|row| row.iter().map(|cell| escape::escaped(cell)).collect()).collect();
     let width = |column: usize| {
         let cells = cells.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([headings[column].chars().count()]).max().unwrap_or(0)
@@ -108,5 +120,24 @@ pub(super) fn age(at: Timestamp, now: Timestamp) -> String {
         120..7_200 => format!("{}m", seconds / 60),
         7_200..172_800 => format!("{}h", seconds / 3_600),
         _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_escaped_before_it_is_measured_and_coloured() {
+        let cells = [["ok\nb\u{1b}[2J", "Failed"], ["für 漢字", "Failed\u{1b}[0m"]];
+        let cells = cells.map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(
+            rows(&["MESSAGE", "PHASE"], &cells, &mut Vec::new()),
+            ["MESSAGE         PHASE", r"ok\nb\u{1b}[2J  Failed", r"für 漢字          Failed\u{1b}[0m"]
+        );
+        let colored = painted_rows(&["MESSAGE", "PHASE"], &cells, &mut Vec::new(), true);
+        assert_eq!(colored[1], format!(r"ok\nb\u{{1b}}[2J  {}", paint::word("Failed")));
+        assert_eq!(colored[2], r"für 漢字          Failed\u{1b}[0m");
+        assert!(colored.iter().all(|line| escape::around_colors(line) == *line), "{colored:?}");
     }
 }

@@ -48,6 +48,18 @@ impl Error {
         matches!(&self.source, Some(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists")
     }
 
+    /// True if the caller has the right, and the admission of the namespace (a quota, Pod Security, a policy, a webhook) or the
+    /// validation refuses the object.
+    pub fn is_object_refused(&self) -> bool {
+        let Some(kube::Error::Api(status)) = &self.source else { return false };
+        match status.code {
+            400 | 422 => true,
+            // The authorizer says that a user "cannot" do it, admission that the object is forbidden and why.
+            403 => !status.message.contains(" cannot "),
+            _ => false,
+        }
+    }
+
     /// True if the patch was made for another object or version (a JSON patch's `test` failed, or the uid differs).
     pub(crate) fn is_test_failed(&self) -> bool {
         self.test_failed
@@ -179,6 +191,32 @@ mod tests {
         assert_eq!(no(422, "", &["spec"]).class(), Class::Final);
         assert!(!no(422, "", &["spec"]).is_test_failed());
         assert!(no(422, "", &["metadata.uid"]).is_test_failed() && no(422, "", &[]).is_test_failed());
+    }
+
+    #[test]
+    fn an_object_that_is_refused_is_not_a_right_that_is_missing() {
+        let right = "pods is forbidden: User \"system:serviceaccount:a:b\" cannot create resource \"pods\" in API group \"\"";
+        for (code, message, refused) in [
+            (403, right, false),
+            (
+                403,
+                "pods \"web-1\" is forbidden: exceeded quota: small, requested: pods=1, used: pods=3",
+                true,
+            ),
+            (
+                403,
+                "pods \"web-1\" is forbidden: violates PodSecurity \"restricted:latest\": privileged",
+                true,
+            ),
+            (400, "admission webhook \"images.example\" denied the request: no tag", true),
+            (422, "Pod \"web-1\" is invalid: spec.containers[0].image: Required value", true),
+            (401, "Unauthorized", false),
+            (409, "the object has been modified", false),
+            (500, "internal error", false),
+        ] {
+            assert_eq!(no(code, message, &["spec"]).is_object_refused(), refused, "{code} {message}");
+        }
+        assert!(!Error::late("writing", Duration::from_secs(10)).is_object_refused());
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl Metrics {
         );
         metrics
     }
+
+    /// Forgets what was found: this process does not compare any more.
+    pub(super) fn reset(&self) {
+        self.missing.clear();
+    }
 }
 
 /// Compares until `stop`.

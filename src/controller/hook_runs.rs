@@ -20,6 +20,9 @@ use crate::hook::runner::{Identity, Ownership, RunSelection, Runner, RunnerConte
 /// After a node has had no ready agent for this long, the controller runs its hooks. Longer than an update of the
 /// agent takes.
 const GRACE: Duration = Duration::from_secs(20);
+/// The same for hooks that run a command. The controller can only let them end with an error, so it waits longer than an agent
+/// that finishes an operation before it is replaced.
+const GRACE_OF_COMMANDS: Duration = Duration::from_secs(300);
 /// HookRuns at the same time. Most of them only wait for the next measurement.
 const MAX_RUNS: usize = 4096;
 /// Bytes of large HookRuns at the same time: together with the memory that measuring them takes, half of a
@@ -76,7 +79,7 @@ impl RunSelection for Orphans {
             return Ownership::Theirs;
         }
         let since = *self.away.entry(node.to_owned()).or_insert_with(Instant::now);
-        if since.elapsed() >= GRACE { Ownership::Ours } else { Ownership::Unknown }
+        if since.elapsed() >= grace(run) { Ownership::Ours } else { Ownership::Unknown }
     }
 
     /// The pod that the arguments name, if any, is looked up by name: the controller has no runtime that could
@@ -87,7 +90,9 @@ impl RunSelection for Orphans {
 
     async fn changed(&mut self) {
         let now = Instant::now();
-        let next = self.away.values().map(|since| *since + GRACE).filter(|at| *at > now).min();
+        let ends =
+            self.away.values().flat_map(|since| [GRACE, GRACE_OF_COMMANDS].map(|grace| *since + grace));
+        let next = ends.filter(|at| *at > now).min();
         tokio::select! {
             () = self.agents.changed() => {}
             () = async {
@@ -97,5 +102,27 @@ impl RunSelection for Orphans {
                 }
             } => {}
         }
+    }
+}
+
+fn grace(run: &Summary) -> Duration {
+    if run.runs_commands() { GRACE_OF_COMMANDS } else { GRACE }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_hook_that_only_an_agent_can_run_waits_longer_for_one() {
+        let of = |provider: serde_json::Value| {
+            let metric = json!({"name": "m", "provider": provider});
+            let run = json!({"metadata": {"name": "r"}, "spec": {"metrics": [metric]}});
+            grace(&serde_json::from_value(run).unwrap())
+        };
+        assert_eq!(of(json!({"web": {"url": "http://localhost"}})), GRACE);
+        assert_eq!(of(json!({"exec": {"container": "app", "command": ["true"]}})), GRACE_OF_COMMANDS);
     }
 }

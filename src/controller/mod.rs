@@ -28,7 +28,6 @@ use std::sync::Arc;
 use futures_util::future::{BoxFuture, FutureExt as _, join_all};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::agents::Agents;
@@ -42,7 +41,7 @@ use crate::hook::executor::Executor;
 use crate::hook::runner;
 use crate::hook::settings::HookArgs;
 use crate::process::metrics::register_release;
-use crate::process::{admin, random, shutdown};
+use crate::process::{admin, listen, random, shutdown};
 
 /// The Lease of the leader election.
 const LEASE: &str = "inplace-controller";
@@ -109,6 +108,37 @@ struct Common {
     webhooks: Option<Webhooks>,
     /// True if ContainerRecreateRequests are carried out.
     recreate_requests: bool,
+}
+
+/// Sets the metrics of the leader back when it is dropped: also when its work is dropped because it does not end in time.
+/// Alerts take the sum or the maximum over all controllers.
+struct Leading {
+    leads: Gauge,
+    hooks: runner::Metrics,
+    workloads: workloads::Metrics,
+    definitions: definitions::Metrics,
+}
+
+impl Leading {
+    fn begin(leads: Gauge, common: &Common) -> Self {
+        leads.set(1);
+        let Common { hook_metrics, workload_metrics, definition_metrics, .. } = common;
+        Self {
+            leads,
+            hooks: hook_metrics.clone(),
+            workloads: workload_metrics.clone(),
+            definitions: definition_metrics.clone(),
+        }
+    }
+}
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        self.leads.set(0);
+        self.hooks.reset();
+        self.workloads.reset();
+        self.definitions.reset();
+    }
 }
 
 /// Reads the object of a watch event as the caches of the rollouts and of the `ContainerRecreateRequest`s do.
@@ -199,19 +229,44 @@ pub async fn run(args: Args) -> Result<(), Error> {
             let (Some(webhooks), Some(address)) = (webhooks, webhook_args.webhook_listen) else {
                 return Ok(());
             };
-            let ended = async { webhooks.serve(TcpListener::bind(address).await?, stop.clone()).await }.await;
+            let ended = async { webhooks.serve(listen::bind(address).await?, stop.clone()).await }.await;
             stop.cancel();
             ended.map_err(io(format!("--webhook-listen {address}")))
         },
         election.run(stop.clone(), |over| {
             let (common, leads) = (common.clone(), leads.clone());
             async move {
-                leads.set(1);
+                let _leading = Leading::begin(leads, &common);
                 join_all(controllers(&common, &over)).await;
-                leads.set(0);
             }
         }),
     );
     tracing::info!("controller stopped");
     ended.and(answered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The work of a leader that does not end in time is dropped.
+    #[tokio::test]
+    async fn a_leader_whose_work_is_dropped_is_not_shown_as_one() {
+        let (leads, mut registry) = (Gauge::<i64>::default(), Registry::default());
+        let leading = Leading {
+            leads: leads.clone(),
+            hooks: runner::Metrics::new(&mut registry),
+            workloads: workloads::Metrics::new(&mut registry),
+            definitions: definitions::Metrics::new(&mut registry),
+        };
+        leads.set(1);
+        let mut work = Box::pin(async {
+            let _leading = leading;
+            std::future::pending::<()>().await;
+        });
+        assert!(work.as_mut().now_or_never().is_none());
+        assert_eq!(leads.get(), 1);
+        drop(work);
+        assert_eq!(leads.get(), 0);
+    }
 }

@@ -18,13 +18,13 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::process::metrics as process_metrics;
+use crate::process::{listen, metrics as process_metrics};
 
 /// Maximum number of concurrent connections: a few probes and scrapes.
 const MAX_CONNECTIONS: usize = 64;
@@ -57,7 +57,7 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
 /// # Errors
 /// When the address cannot be bound.
 pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken) -> std::io::Result<()> {
-    let mut listener = TcpListener::bind(address).await?;
+    let mut listener = listen::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz /readyz /metrics");
     let (open, permits) = (TaskTracker::new(), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
     loop {

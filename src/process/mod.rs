@@ -11,6 +11,7 @@ pub mod disk;
 pub mod fault;
 pub mod file;
 pub mod hold;
+pub mod listen;
 pub mod log;
 pub mod metrics;
 #[cfg(target_os = "linux")]

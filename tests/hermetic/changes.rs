@@ -168,6 +168,26 @@ async fn only_a_container_without_an_environment_from_the_object_is_restarted_wi
     assert_eq!((&event["type"], &event["involvedObject"]["name"]), (&json!("Warning"), &json!("values")));
     let message = event["message"].as_str().unwrap();
     assert!(message.contains("container web has an environment from a ConfigMap"), "{message}");
+    // The next change has the same message, and is reported as well.
+    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("3"));
+    let count = |store: &Store| {
+        let same = store.events.iter().filter(|event| event["reason"] == "CannotStartFirst");
+        same.map(|event| event["count"].as_u64().unwrap_or(1)).sum::<u64>()
+    };
+    api.until("it is reported again", |store| count(store) == 2).await;
+}
+
+/// A policy may refuse to annotate a pod. Its kubelet refreshes the volume in its own time.
+#[tokio::test]
+async fn a_pod_that_may_not_be_annotated_holds_up_no_restart() {
+    let api = start().await;
+    let _controller = two_configurations(&api).await;
+    api.on("PATCH pod").times(1000).fault(Fault::Answer(403, "denied by a policy"));
+    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
+    api.until("a rollout", |store| rollouts(store).len() == 1).await;
+    let event = api.events().into_iter().find(|event| event["reason"] == "RestartOnChangeFailed").unwrap();
+    assert!(event["message"].as_str().unwrap().contains("denied by a policy"), "{event}");
+    assert!(api.count("PATCH pod ") < 10, "{:#?}", api.calls());
 }
 
 /// The `Deployment` `web` with one pod, whose containers use one `ConfigMap` each, once the controller has seen both.
@@ -265,4 +285,23 @@ async fn a_secret_that_may_not_be_read_is_reported_and_nothing_is_done() {
     assert!(message.contains("secret/tls") && message.contains("daemonset/change-secrets"), "{message}");
     assert_eq!(api.store(|store| seen(store, "web")), None);
     assert_eq!(api.store(|store| rollouts(store)), Vec::<Value>::new());
+}
+
+/// A Role with `list` alone.
+#[tokio::test]
+async fn an_object_that_may_only_be_listed_holds_up_no_other_one() {
+    let api = start().await;
+    api.put(config("ConfigMap", "app", &json!({ "a": "1" })));
+    api.put(config("Secret", "tls", &json!({ "key": "c2VjcmV0" })));
+    api.on("WATCH secrets").times(1000).fault(Fault::Answer(403, "secrets is forbidden"));
+    deployment(&api, "web", "configmap/app,secret/tls");
+    let _controller = lead(&api);
+    let reported = |event: &Value| {
+        let message = event["message"].as_str().unwrap_or_default();
+        event["reason"] == "ConfigurationUnreadable" && message.contains("needs the verb watch")
+    };
+    api.until("the event", |store| store.events.iter().any(reported)).await;
+    api.until("the other object is watched", |store| seen(store, "web").is_some()).await;
+    api.edit_of("configmaps", "shop", "app", |map| map["data"]["a"] = json!("2"));
+    api.until("a rollout", |store| rollouts(store).len() == 1).await;
 }

@@ -11,6 +11,7 @@ use super::api_server::ApiServer;
 mod completion;
 mod connection;
 mod objects;
+mod writes;
 
 /// Runs the program against the fake API server, without this machine's kubeconfig.
 async fn run(api: &ApiServer, args: &[&str]) -> Output {

@@ -88,7 +88,7 @@ async fn a_workload_gets_a_rollout_with_all_that_the_flags_say() {
     let name = rollout["metadata"]["name"].as_str().unwrap();
     assert!(name.starts_with("web-swap-"), "{name}");
     assert_eq!(out, format!("inplacerollout.inplace.dev/{name} created\n"));
-    assert!(err.contains(&format!("`inplace rollout status ipr/{name}`")), "{err}");
+    assert!(err.contains(&format!("`inplace rollout status ipr/{name} --kubeconfig ")), "{err}");
     assert_eq!(
         rollout["spec"],
         json!({
@@ -252,7 +252,7 @@ async fn an_interrupt_leaves_it_running_and_says_how_to_look_again() {
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line.contains("has not observed the latest change yet")));
     kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
-    assert!(lines.any(|line| line.contains(&format!("`inplace rollout status ipr/{name}`"))));
+    assert!(lines.any(|line| line.contains(&format!("`inplace rollout status ipr/{name} --kubeconfig "))));
     assert_eq!(child.wait().unwrap().code(), Some(5));
     made(&api);
 }

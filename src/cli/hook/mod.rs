@@ -98,7 +98,7 @@ fn check(args: &CheckArgs) -> Result<Exit, Failed> {
     let open: Vec<_> = template.spec.args.iter().filter(|arg| arg.value.is_none()).collect();
     let problems: Vec<_> = problems(&template.spec).iter().map(ToString::to_string).collect();
     if !problems.is_empty() {
-        return Err(Failed::Refused(format!("{}: {}", args.file.display(), problems.join("\n  "))));
+        return Err(Failed::Refused(format!("{}: {}", args.file.display(), problems.join("\n"))));
     }
     output::line(&format!("HookTemplate {name} is valid: {} metric(s)", template.spec.metrics.len()));
     if !open.is_empty() {

@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::stream::pending;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use tokio::time::{Instant, sleep_until};
@@ -50,8 +51,12 @@ pub(super) async fn follow(
     let until = begun + wait_limit.unwrap_or(FOREVER);
     let mut hint_at = Some(begun + LOOK);
     let mut changes = pin!(server.watch(&name));
-    let mut pods = server.watch_pods(&first).await?;
     let mut progress_view = ProgressView::new(name.clone());
+    // The rollout is followed without a table of its pods as well.
+    let mut pods = server.watch_pods(&first).await.unwrap_or_else(|failed| {
+        progress_view.remark(&format!("inplace: the pods are not shown: {failed}"));
+        pending().boxed()
+    });
     let (mut latest, mut listed, mut away, mut blind) = (first, false, false, false);
     let (mut rows, mut coming) = (Rows::new(), Rows::new());
     let end = |rollout, exit, note: Option<String>| Ok(End { rollout, exit, note });
@@ -95,9 +100,9 @@ pub(super) async fn follow(
             }
             _ = interrupt.recv() => {
                 let note = format!(
-                    "stopped waiting; the rollout continues. Run `inplace rollout status ipr/{}` to see the \
-                     current state, `inplace cancel ipr/{0}` to end it",
-                    name.0
+                    "stopped waiting; the rollout continues. Run `inplace rollout status ipr/{}{1}` to see the \
+                     current state, `inplace cancel ipr/{0}{1}` to end it",
+                    name.0, server.flags
                 );
                 return end(latest, Exit::Interrupted, Some(note));
             }

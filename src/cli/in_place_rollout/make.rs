@@ -145,10 +145,10 @@ async fn targets(
 }
 
 fn how_to_follow(name: &RolloutName, whose: &Whose, cluster: &ClusterArgs) -> String {
-    let namespace = cluster.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
+    let flags = cluster.repeated();
     format!(
-        "for {whose}; run `inplace rollout status ipr/{}{namespace}` to follow it, `inplace cancel \
-         ipr/{0}{namespace}` to end it",
+        "for {whose}; run `inplace rollout status ipr/{}{flags}` to follow it, `inplace cancel \
+         ipr/{0}{flags}` to end it",
         name.0
     )
 }

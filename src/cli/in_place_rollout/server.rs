@@ -27,12 +27,14 @@ const MAX_NAMES: u32 = 20;
 pub(super) struct RolloutClient {
     client: Client,
     pub(super) namespace: String,
+    /// The flags of [`ClusterArgs::repeated`].
+    pub(super) flags: String,
 }
 
 impl RolloutClient {
     pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
         let (client, namespace) = args.connect().await?;
-        Ok(Self { client, namespace })
+        Ok(Self { client, namespace, flags: args.repeated() })
     }
 
     fn rollouts_api(&self) -> Api<InPlaceRollout> {
@@ -86,7 +88,19 @@ impl RolloutClient {
     ) -> Result<InPlaceRollout, Failed> {
         let doing = format!("creating an InPlaceRollout in namespace {}", self.namespace);
         let params = PostParams { dry_run, field_manager: Some(MANAGER.to_owned()) };
-        bounded(&doing, self.rollouts_api().create(&params, draft)).await
+        let made = bounded(&doing, self.rollouts_api().create(&params, draft)).await;
+        made.map_err(|failed| match failed {
+            // An answer that is lost says nothing about the write.
+            Failed::Cluster(error) if error.class() == Class::Unavailable && !dry_run => {
+                let then = format!(
+                    "the rollout may have been created all the same: look with `inplace rollout status{}` before you \
+                     repeat the command",
+                    self.flags
+                );
+                Failed::Unknown { error, then }
+            }
+            failed => failed,
+        })
     }
 
     /// Reads the rollout.
@@ -145,6 +159,9 @@ impl RolloutClient {
 
     /// Watches the pods that `rollout` may select. For a workload these are the pods that match its selector; a
     /// deleted workload has none.
+    ///
+    /// # Errors
+    /// When the workload cannot be read, so that its pods are not known.
     pub(super) async fn watch_pods(
         &self,
         rollout: &InPlaceRollout,

@@ -12,6 +12,7 @@ use terminal_size::{Height, Width, terminal_size_of};
 use crate::api::annotation;
 use crate::api::in_place_rollout::{InPlaceRollout, request_id};
 use crate::api::status::{ContainerReport, Phase, Status};
+use crate::cli::escape::escaped;
 use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::in_place_rollout::verdict::verdict;
 use crate::cli::output::{self, message};
@@ -114,9 +115,9 @@ fn lines(
     let mut sorted: Vec<_> = rows.values().collect();
     sorted.sort_by(|a, b| a.rank().cmp(&b.rank()));
     let cells: Vec<_> = sorted.iter().take(room).map(|row| row.cells(now)).collect();
-    let message = verdict(rollout).message;
+    let head = escaped(&format!("ipr/{}: {}", name.0, verdict(rollout).message));
     // The message has two parts, the activity and the progress. Each gets its own line, to fit a narrow terminal.
-    let mut lines: Vec<_> = format!("ipr/{}: {message}", name.0).splitn(2, "; ").map(str::to_owned).collect();
+    let mut lines: Vec<_> = head.splitn(2, "; ").map(str::to_owned).collect();
     if !cells.is_empty() {
         lines.extend(output::rows(&HEADINGS, &cells, &mut Vec::new()));
     }
@@ -167,7 +168,7 @@ impl ProgressView {
 
     fn say(&mut self, about: &str, line: &str) {
         if self.said.get(about).is_none_or(|said| said != line) {
-            message(line);
+            message(&escaped(line));
             self.said.insert(about.to_owned(), line.to_owned());
         }
     }
@@ -278,5 +279,20 @@ a    Succeeded  Swap  70ms   n1    so it is"
         assert_eq!(small.len(), 6, "{small:?}");
         assert_eq!(small[5], "and 2 more pods");
         assert!(small.iter().all(|line| line.chars().count() < 30), "{small:?}");
+    }
+
+    #[test]
+    fn a_text_from_the_cluster_cannot_forge_a_row() {
+        let now: Timestamp = "2026-11-20T10:00:01Z".parse().unwrap();
+        let mut status = answer("u1", "Failed", &json!([]));
+        status["message"] = json!("ok\nb  Succeeded\u{1b}[2J");
+        let row = Row::of(&pod("a", Some("u1"), None, &status), "u1").unwrap();
+        let rows = Rows::from([("a".to_owned(), row)]);
+        let mut rollout = rollout();
+        "12 of 40\nweb".clone_into(&mut rollout.status.as_mut().unwrap().message);
+        let lines = lines(&RolloutName("web-restart-1".to_owned()), &rollout, &rows, now, (200, 24));
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert_eq!(lines[0], r"ipr/web-restart-1: Running: 12 of 40\nweb");
+        assert!(lines[3].ends_with(r"ok\nb  Succeeded\u{1b}[2J"), "{lines:?}");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::api::status::Status;
+use crate::cli::escape::escaped;
 use crate::cli::node::Format;
 use crate::node::drive::{Observer, OperationEvent};
 
@@ -26,7 +27,7 @@ pub(super) fn live(format: Format) -> (Observer, ProgressBar) {
     let shown = bar.clone();
     let observer: Observer = Arc::new(move |operation_event| match operation_event {
         OperationEvent::Status(status) if !status.phase.is_terminal() => shown.set_message(step_of(status)),
-        OperationEvent::Progress(text) => shown.set_message(text.to_owned()),
+        OperationEvent::Progress(text) => shown.set_message(escaped(text)),
         OperationEvent::Effect { verb, container, .. } => {
             shown.set_message(format!("{container}: {verb:?} done"));
         }

@@ -5,13 +5,14 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use serde::Serialize;
 
+use crate::cli::cluster::label_selector;
 use crate::cli::completion;
 use crate::cli::dry_run::{DryRun, DryRunArgs};
 use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::change;
 use crate::cli::in_place_rollout::names::RolloutName;
 use crate::cli::output::{line, message};
-use crate::cli::pod::answer::{Notes, is_touched};
+use crate::cli::pod::answer::{Notes, is_touched, progress};
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::selection::Selection;
 use crate::cli::pod::server::{PodClient, Scope};
@@ -28,7 +29,7 @@ pub struct CancelArgs {
         conflicts_with_all = ["selector", "all", "field_selector", "node"])]
     names: Vec<String>,
     /// The pods with these labels that have a request
-    #[arg(short = 'l', long, value_name = "LABELS")]
+    #[arg(short = 'l', long, value_name = "LABELS", value_parser = label_selector)]
     selector: Option<String>,
     /// Only this request
     #[arg(long)]
@@ -91,16 +92,17 @@ pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
             Ok((id, message)) => (Some(id), Ok(message)),
             Err(failed) => (id.clone(), Err(failed)),
         };
-        let withdrawn = ended.is_ok();
+        let is_done = ended.is_ok();
         let message = ended.unwrap_or_else(|failed| {
             exit = exit.worse(failed.exit());
             message(&format!("inplace: {failed}"));
             failed.to_string()
         });
-        if withdrawn && output.is_none() {
+        if is_done && output.is_none() {
             line(&message);
         }
-        let (namespace, name) = (server.namespace.clone(), name.0);
+        let (namespace, name, withdrawn) =
+            (server.namespace.clone(), name.0, is_done && dry_run == DryRun::None);
         views.push(Cancelled { namespace, name, id, withdrawn, message });
     }
     if let Some(form) = output {
@@ -121,12 +123,7 @@ async fn cancel(
         let notes = Notes::of(&meta);
         let id = to_cancel(name, &notes, only).map_err(Failed::Refused)?;
         if !dry_run.is_sent() || server.patch(name, write::patch(&meta, None), dry_run).await? {
-            let touched = notes.status.as_ref().is_some_and(|status| status.id == id && is_touched(status));
-            let then = if touched {
-                "it has already touched containers and is completed"
-            } else {
-                "it ends now, unless it has touched a container in the meantime"
-            };
+            let then = "it ends now, unless it has touched a container in the meantime";
             return Ok((
                 id.clone(),
                 format!("{name}: request {id} is withdrawn; {then}{}", dry_run.suffix()),
@@ -137,9 +134,10 @@ async fn cancel(
     Err(Failed::Other(format!("{name}: other clients keep changing the pod; nothing was withdrawn")))
 }
 
-/// True if the pod has a request that has not ended.
+/// True if the pod has a request that can be withdrawn.
 fn is_open(notes: &Notes) -> bool {
-    notes.under_way().is_some() && notes.request.is_some() || notes.unanswered()
+    let is_going = notes.under_way().is_some_and(|status| !is_touched(status)) && notes.request.is_some();
+    is_going || notes.unanswered()
 }
 
 /// The id of the request to remove, or why there is none.
@@ -157,6 +155,10 @@ fn to_cancel(name: &PodName, notes: &Notes, only: Option<&str>) -> Result<String
         Some(status) if status.id == id && status.phase.is_terminal() => {
             Err(format!("request {id} of {name} has already ended ({}): {}", status.phase, status.message))
         }
+        Some(status) if status.id == id && is_touched(status) => Err(format!(
+            "request {id} of {name} has touched containers and is completed ({}): nothing was withdrawn",
+            progress(status)
+        )),
         _ => Ok(id),
     }
 }
@@ -174,11 +176,13 @@ mod tests {
         let open = status("a", Phase::Running, Some(Step::Pull));
         let over = status("a", Phase::Succeeded, None);
         let written = Some(r#"{"id":"a","containers":[{"name":"app"}]}"#);
-        let cases: [Case<'_>; 8] = [
+        let touched = status("a", Phase::Running, Some(Step::Swap));
+        let cases: [Case<'_>; 9] = [
             (written, None, None, Ok("a")),
             (written, Some(&open), None, Ok("a")),
             (written, Some(&open), Some("a"), Ok("a")),
             (written, Some(&open), Some("b"), Err("is a, not b")),
+            (written, Some(&touched), None, Err("has touched containers and is completed")),
             (written, Some(&over), None, Err("has already ended (Succeeded)")),
             (Some(r#"{"id":"b","containers":[{"name":"app"}]}"#), Some(&over), None, Ok("b")),
             (Some("reboot"), None, None, Ok("that cannot be read")),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::cli::escape::escaped;
 use crate::cli::output::message;
 
 /// The lines of several pods. Cheap to clone.
@@ -67,17 +68,22 @@ impl Line {
             return;
         }
         text.clone_into(&mut self.shown);
-        let line = format!("{}: {text}", self.name);
+        let line = self.escaped(text);
         if self.bars.is_some() { self.bar.set_message(line) } else { message(&line) }
     }
 
     /// Prints a message that stays above the lines.
     pub(super) fn remark(&self, text: &str) {
-        let line = format!("{}: {text}", self.name);
+        let line = self.escaped(text);
         match &self.bars {
             Some(bars) => bars.suspend(|| message(&line)),
             None => message(&line),
         }
+    }
+
+    /// One line about the pod; the text may come from its annotations.
+    fn escaped(&self, text: &str) -> String {
+        escaped(&format!("{}: {text}", self.name))
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
+use futures_util::FutureExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -126,13 +127,28 @@ impl WaitLimit {
 struct Written {
     namespace: String,
     name: String,
-    /// Absent when the request could not be written.
+    /// Absent when the request was not written; present with a problem when that is unknown.
     request: Option<Request>,
     /// The last status; absent without `--wait`, or when no agent reported.
     status: Option<Status>,
     /// Why there is no terminal status.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
+}
+
+/// The problem of a request that was not written because of Ctrl-C.
+const INTERRUPTED: &str = "interrupted before it was written";
+
+impl Written {
+    fn interrupted(server: &PodClient, job: &Job) -> Self {
+        Self {
+            namespace: server.namespace.clone(),
+            name: job.name.0.clone(),
+            request: None,
+            status: None,
+            problem: Some(INTERRUPTED.to_owned()),
+        }
+    }
 }
 
 impl HasName for Written {
@@ -267,7 +283,14 @@ async fn operate(
     };
     let (mut exit, mut views, mut waits) = (Exit::Done, Vec::new(), JoinSet::new());
     let live = Live::new();
+    let mut is_interrupted = false;
     for job in jobs {
+        // No further pod is restarted after Ctrl-C.
+        is_interrupted = is_interrupted || interrupt.as_mut().is_some_and(was_pressed);
+        if is_interrupted {
+            views.push(Written::interrupted(&server, &job));
+            continue;
+        }
         let (view, so_far) = take_up(&server, &job, dry_run).await;
         exit = exit.worse(so_far);
         if let (None, None, Some(given)) = (&view.status, &view.problem, wait_limit) {
@@ -279,8 +302,11 @@ async fn operate(
         }
         views.push(view);
     }
-    if let Some(interrupt) = &mut interrupt {
-        exit = exit.worse(follow(&live, waits, interrupt, &mut views, output.is_some()).await);
+    if is_interrupted {
+        waits.abort_all();
+        exit = exit.worse(stopped_waiting(&live, &server, &views));
+    } else if let Some(interrupt) = &mut interrupt {
+        exit = exit.worse(follow(&server, &live, waits, interrupt, &mut views, output.is_some()).await);
     }
     if let Some(form) = output {
         form.print_list(&views);
@@ -332,10 +358,40 @@ async fn take_up(server: &PodClient, job: &Job, dry_run: DryRun) -> (Written, Ex
         }
         Err(failed) => {
             message(&format!("inplace: {failed}"));
-            (view.request, view.problem) = (None, Some(failed.to_string()));
+            if !matches!(failed, Failed::Unknown { .. }) {
+                view.request = None;
+            }
+            view.problem = Some(failed.to_string());
             (view, failed.exit())
         }
     }
+}
+
+/// True if Ctrl-C was pressed since the signal is handled.
+fn was_pressed(interrupt: &mut Interrupt) -> bool {
+    interrupt.recv().now_or_never().is_some()
+}
+
+/// Says what goes on after Ctrl-C, and what was not begun.
+fn stopped_waiting(live: &Live, server: &PodClient, views: &[Written]) -> Exit {
+    live.clear();
+    let named = |open: &dyn Fn(&&Written) -> bool| {
+        let names = views.iter().filter(open).map(|view| format!("pod/{}", view.name));
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let left = named(&|view: &&Written| view.problem.as_deref() == Some(INTERRUPTED));
+    if !left.is_empty() {
+        message(&format!("interrupted: no request was written to {left}"));
+    }
+    let (open, flags) =
+        (named(&|view: &&Written| view.status.is_none() && view.problem.is_none()), &server.flags);
+    if !open.is_empty() {
+        message(&format!(
+            "stopped waiting; the request continues. Run `inplace status{flags}` to see the current state, \
+             `inplace cancel {open}{flags}` to withdraw it"
+        ));
+    }
+    Exit::Interrupted
 }
 
 fn awaited(job: &Job, wait_limit: WaitLimit) -> Awaited {
@@ -359,6 +415,7 @@ fn print(view: &Written, dry_run: DryRun) {
 
 /// Waits for all requests and prints each result when it arrives. Ctrl-C ends the waiting, never the requests.
 async fn follow(
+    server: &PodClient,
     live: &Live,
     mut waits: JoinSet<(usize, End, PodName)>,
     interrupt: &mut Interrupt,
@@ -371,14 +428,7 @@ async fn follow(
             ended = waits.join_next() => ended,
             _ = interrupt.recv() => {
                 waits.abort_all();
-                live.clear();
-                let open = views.iter().filter(|view| view.status.is_none() && view.problem.is_none());
-                let open = open.map(|view| format!("pod/{}", view.name)).collect::<Vec<_>>().join(" ");
-                message(&format!(
-                    "stopped waiting; the request continues. Run `inplace status` to see the current state, \
-                     `inplace cancel {open}` to withdraw it"
-                ));
-                return exit.worse(Exit::Interrupted);
+                return exit.worse(stopped_waiting(live, server, views));
             }
         };
         let Some(Ok((at, end, name))) = ended else { return exit };

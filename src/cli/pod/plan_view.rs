@@ -65,8 +65,8 @@ impl HasName for PlanView {
 }
 
 impl PlanView {
-    /// Plans `request` for `pod` with the observation `seen`.
-    pub(super) fn of(pod: &Pod, seen: ObservedPod, request: Request) -> Self {
+    /// Plans `request` for `pod` with the observation `seen`. `present` is the warning about a request that the pod has.
+    pub(super) fn of(pod: &Pod, seen: ObservedPod, request: Request, present: Option<String>) -> Self {
         let ObservedPod { situation, unseen } = seen;
         let meta = &pod.metadata;
         let snapshot = situation.snapshot.clone();
@@ -87,6 +87,7 @@ impl PlanView {
                 view.containers = plan.containers.iter().map(expected).collect();
                 (view.steps, view.hooks, view.warnings) = (plan.steps, plan.hooks, plan.warnings);
                 view.warnings.extend(gate(&view.request, &snapshot));
+                view.warnings.extend(present);
             }
             Err(refusal) => view.refused = Some(refused(&refusal)),
         }
@@ -207,7 +208,7 @@ mod tests {
 
     fn plan_view(text: &str) -> PlanView {
         let pod = pod();
-        PlanView::of(&pod, seen(&pod), Request::parse(Some(text)).unwrap().unwrap())
+        PlanView::of(&pod, seen(&pod), Request::parse(Some(text)).unwrap().unwrap(), None)
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(super) struct PodClient {
     client: Client,
     /// From `-n`, or else from the kubeconfig's context.
     pub(super) namespace: String,
+    /// The flags of [`ClusterArgs::repeated`].
+    pub(super) flags: String,
 }
 
 /// The pods to list or watch.
@@ -64,7 +66,7 @@ impl PodClient {
     /// Connects as kubectl does.
     pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
         let (client, namespace) = args.connect().await?;
-        Ok(Self { client, namespace })
+        Ok(Self { client, namespace, flags: args.repeated() })
     }
 
     /// An API for the pods' metadata; the server omits spec and status.
@@ -121,6 +123,11 @@ impl PodClient {
     pub(super) async fn list(&self, scope: &Scope) -> Result<Vec<ObjectMeta>, Failed> {
         let found = listed("listing pods", &self.scoped(scope), scope.params()).await?;
         Ok(found.into_iter().map(|pod| pod.metadata).collect())
+    }
+
+    /// Checks the permission and the selectors of `scope`, which a watch would try again and again.
+    pub(super) async fn check(&self, scope: &Scope) -> Result<(), Failed> {
+        bounded("listing pods", self.scoped(scope).list(&scope.params().limit(1))).await.map(drop)
     }
 
     /// Lists the pods in `scope`, which are those of the namespace.

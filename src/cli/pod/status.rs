@@ -12,6 +12,7 @@ use kube::runtime::watcher::Event;
 use serde::Serialize;
 
 use crate::api::status::{ContainerReport, Status};
+use crate::cli::cluster::label_selector;
 use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::form::{Form, FormParser};
@@ -30,7 +31,7 @@ pub struct StatusArgs {
     #[arg(value_name = "POD", add = ArgValueCompleter::new(completion::pods), conflicts_with_all = ["selector", "all_namespaces", "all", "field_selector", "node"])]
     pods: Vec<PodName>,
     /// Only pods with these labels
-    #[arg(short = 'l', long, value_name = "LABELS")]
+    #[arg(short = 'l', long, value_name = "LABELS", value_parser = label_selector)]
     selector: Option<String>,
     /// In all namespaces
     #[arg(short = 'A', long)]
@@ -142,6 +143,9 @@ async fn follow(
     // A watch does not report a missing name or a missing permission, so both are checked first.
     for name in only {
         server.meta(name).await?;
+    }
+    if only.is_empty() {
+        server.check(&followed.scope).await?;
     }
     let mut changes = pin!(server.watch(&followed.scope));
     let mut known: HashMap<(String, String), Notes> = HashMap::new();

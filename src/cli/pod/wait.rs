@@ -99,6 +99,10 @@ pub(super) async fn wait(server: &PodClient, awaited: &Awaited, mut line: Line) 
         };
         let meta = match event {
             Err(_) | Ok(None) => {
+                // The last look: a watch may be behind, or not be permitted.
+                if let Some(ended) = ended(server, awaited).await {
+                    return ended;
+                }
                 if hint_at.is_some() {
                     line.remark(&no_agent_hint(&awaited.node, begun.elapsed()));
                 }
@@ -106,6 +110,10 @@ pub(super) async fn wait(server: &PodClient, awaited: &Awaited, mut line: Line) 
             }
             Ok(Some(Err(error))) => {
                 line.show(&format!("the watch of the pod failed, retrying: {error}"));
+                // A user who may not watch pods may read this one.
+                if let Some(ended) = ended(server, awaited).await {
+                    return ended;
+                }
                 continue;
             }
             Ok(Some(Ok(Some(pod)))) if is_it(&pod.metadata, awaited) => pod.metadata,
@@ -125,6 +133,15 @@ pub(super) async fn wait(server: &PodClient, awaited: &Awaited, mut line: Line) 
             }
             Answer::Replaced { by } => return End::Replaced(by),
         }
+    }
+}
+
+/// Reads the pod once: the end of the request, if it has ended.
+async fn ended(server: &PodClient, awaited: &Awaited) -> Option<End> {
+    let meta = server.meta(&awaited.name).await.ok().filter(|meta| is_it(meta, awaited))?;
+    match Notes::of(&meta).about(&awaited.id) {
+        Answer::Given(status) if status.phase.is_terminal() => Some(End::Ended(status)),
+        _ => None,
     }
 }
 

@@ -16,7 +16,9 @@ use crate::cli::pod::answer::{Notes, is_touched, progress};
 use crate::cli::pod::assemble::replaceable;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::PodClient;
+use crate::cluster::error::Error;
 use crate::cluster::patch::{self, ANNOTATIONS, UID, VERSION};
+use crate::failure::Class;
 
 /// Number of attempts when the pod's metadata changes between the read and the patch.
 const MAX_TRIES: u32 = 8;
@@ -106,12 +108,36 @@ pub(super) async fn write(
             }
             said = known;
         }
-        if server.patch(name, patch(&meta, Some(&text)), dry_run).await? {
-            return Ok(());
+        match server.patch(name, patch(&meta, Some(&text)), dry_run).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => meta = again(server, name, &meta).await?,
+            // An answer that is lost says nothing about the write.
+            Err(Failed::Cluster(error)) if error.class() == Class::Unavailable && !dry_run.is_check() => {
+                return match again(server, name, &meta).await {
+                    Ok(now) if has(&now, &text, request) => Ok(()),
+                    _ => Err(unknown(server, name, error, request)),
+                };
+            }
+            Err(failed) => return Err(failed),
         }
-        meta = again(server, name, &meta).await?;
     }
     Err(Failed::Other(format!("{name}: other clients keep changing the pod; nothing was written")))
+}
+
+/// True if the pod has the request, or an agent's status of it.
+fn has(meta: &ObjectMeta, text: &str, request: &Request) -> bool {
+    let written = meta.annotations.as_ref().and_then(|notes| notes.get(annotation::REQUEST));
+    let answered = Notes::of(meta).status.is_some_and(|status| status.id == request.id);
+    answered || written.is_some_and(|written| written == text)
+}
+
+fn unknown(server: &PodClient, name: &PodName, error: Error, request: &Request) -> Failed {
+    let (id, flags) = (&request.id, &server.flags);
+    let then = format!(
+        "the request may have been written all the same: `inplace status {name}{flags}` shows it. To repeat it, add --id {id}: \
+         a request is carried out once"
+    );
+    Failed::Unknown { error, then }
 }
 
 /// Reads the pod's metadata again; an error if it is no longer the same pod.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::cli::cluster::{ClusterArgs, Failed, listed};
+use crate::cli::cluster::{ClusterArgs, Failed, label_selector, listed};
 use crate::cli::exit::Exit;
 use crate::cli::form::{Data, DataParser, HasName};
 use crate::cli::output::{self, message};
@@ -28,7 +28,7 @@ pub struct TopCommand {
     #[arg(long, value_name = "TIME", default_value = "24h")]
     since: Seconds,
     /// Only pods with these labels
-    #[arg(short = 'l', long, value_name = "LABELS")]
+    #[arg(short = 'l', long, value_name = "LABELS", value_parser = label_selector)]
     selector: Option<String>,
     /// In all namespaces
     #[arg(short = 'A', long)]

@@ -69,6 +69,7 @@ pub struct Summary {
     status: Result<HookRunStatus, Unreadable>,
     terminate: bool,
     for_controller: bool,
+    runs_commands: bool,
     has_annotations: bool,
     subject: Option<Subject>,
     bytes: usize,
@@ -143,6 +144,7 @@ impl Run {
             status: self.status().map(without_results).map_err(Clone::clone),
             terminate: self.spec().is_ok_and(|spec| spec.terminate),
             for_controller: self.spec().is_ok_and(HookRunSpec::is_for_controller),
+            runs_commands: self.spec().is_ok_and(HookRunSpec::runs_commands),
             has_annotations: !self.annotations().is_empty(),
             subject: Subject::of(args),
             bytes: self.bytes,
@@ -175,6 +177,11 @@ impl Summary {
     /// True if the controller runs it even if its node has an agent.
     pub fn is_for_controller(&self) -> bool {
         self.for_controller
+    }
+
+    /// True if it runs a command, which only the agent of its node can do.
+    pub fn runs_commands(&self) -> bool {
+        self.runs_commands
     }
 
     /// True if the run belongs to an operation.

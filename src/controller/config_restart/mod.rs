@@ -9,7 +9,7 @@ mod cache;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use futures_util::stream::{self, StreamExt as _};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -39,6 +39,8 @@ use crate::process::log::chain;
 const TICK: Duration = Duration::from_secs(1);
 /// If an object cannot be read for this long, the API server is asked for the reason.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// An object that is listed this many times in a row, and not watched, is one that may only be listed.
+const ONLY_LISTED: u32 = 4;
 /// Pods that are patched at the same time.
 const AT_ONCE: usize = 8;
 /// Objects of one namespace that are watched at most. Each is a watch of its own, because a Role may permit it alone.
@@ -74,6 +76,8 @@ struct WatchedObject {
     asked: Instant,
     /// The API server refused to return it.
     refused: bool,
+    /// How many times in a row the API server listed it, while the watch did not return it.
+    listed: u32,
 }
 
 struct Changes {
@@ -183,10 +187,11 @@ impl Changes {
                         let (server, namespace, change_id) = (&self.server, &subject.namespace, &change.id);
                         async move { server.touch_pod(namespace, &pod, change_id).await }
                     };
-                    stream::iter(pods.into_iter().map(touch))
-                        .buffer_unordered(AT_ONCE)
-                        .try_collect::<()>()
-                        .await?;
+                    let touched: Vec<_> =
+                        stream::iter(pods.into_iter().map(touch)).buffer_unordered(AT_ONCE).collect().await;
+                    for error in touched.into_iter().filter_map(Result::err) {
+                        self.without_refresh(subject, error).await?;
+                    }
                 }
                 change.refreshed = Some(clock::now());
             }
@@ -194,6 +199,16 @@ impl Changes {
             _ => {}
         }
         Ok(Taken::Done)
+    }
+
+    /// A pod that may not be changed does not hold up the others: its kubelet refreshes the volume in its own time.
+    async fn without_refresh(&mut self, subject: &Subject, error: Error) -> Result<(), Error> {
+        if !matches!(error.class(), Class::Denied | Class::Final) {
+            return Err(error);
+        }
+        let note = format!("a volume may be refreshed only after the restart: {}", chain(&error));
+        self.report(subject, "RestartOnChangeFailed", true, note).await;
+        Ok(())
     }
 
     /// Creates the rollout for `change`, unless another one of the workload has to end first.
@@ -215,7 +230,7 @@ impl Changes {
                 "{what} changed, but no container of the pod template uses it: name the container in the annotation, \
                  {what}=CONTAINER"
             );
-            self.report(subject, "NothingToRestart", true, note).await;
+            self.report_again(subject, "NothingToRestart", note).await;
         } else if let Some(problem) = problem.filter(|_| starts_first) {
             let note = format!(
                 "{what} changed, and nothing is restarted: the order StartFirst is not possible: {problem}. Remove the \
@@ -223,7 +238,7 @@ impl Changes {
                 annotation::RESTART_ON_CHANGE_ORDER,
                 names.join(", ")
             );
-            self.report(subject, "CannotStartFirst", true, note).await;
+            self.report_again(subject, "CannotStartFirst", note).await;
         } else {
             let grace = start_first::grace_seconds(&template);
             let Some(others) = self.superseded(subject, change, &names, options).await? else {
@@ -287,11 +302,11 @@ impl Changes {
         let server = &self.server;
         let object = self.watched.entry(key.clone()).or_insert_with(|| {
             let watched = Watched::new(server, reference.source, &subject.namespace, &reference.name);
-            WatchedObject { watched, asked: Instant::now(), refused: false }
+            WatchedObject { watched, asked: Instant::now(), refused: false, listed: 0 }
         });
         let content = object.watched.content();
         if content != Content::Unknown {
-            object.refused = false;
+            (object.refused, object.listed) = (false, 0);
             return content;
         }
         if object.asked.elapsed() >= READ_TIMEOUT {
@@ -299,9 +314,15 @@ impl Changes {
             let error = server.unreadable(reference.source, &subject.namespace, &reference.name).await;
             let is_unavailable = error.as_ref().is_some_and(|error| error.class().is_unavailable());
             if !is_unavailable {
-                object.refused = error.is_some();
+                object.listed = if error.is_some() { 0 } else { object.listed + 1 };
+                object.refused = error.is_some() || object.listed >= ONLY_LISTED;
             }
-            if let Some(error) = error.filter(|_| !is_unavailable) {
+            if object.listed >= ONLY_LISTED {
+                let note = format!(
+                    "{reference} is not watched: the controller may list it, and needs the verb watch as well"
+                );
+                self.report(subject, "ConfigurationUnreadable", true, note).await;
+            } else if let Some(error) = error.filter(|_| !is_unavailable) {
                 let grant = match reference.source {
                     Source::ConfigMap => "",
                     Source::Secret => " (apply daemonset/change-secrets to permit it for Secrets)",
@@ -324,6 +345,12 @@ impl Changes {
         if !error.class().is_unavailable() && !matches!(error.class(), Class::Gone | Class::Refused) {
             self.report(subject, "RestartOnChangeFailed", true, format!("retrying: {why}")).await;
         }
+    }
+
+    /// Reports what happens once for each change, also if an earlier change had the same message.
+    async fn report_again(&mut self, subject: &Subject, reason: &'static str, message: String) {
+        self.reported.remove(&(subject.uid.clone(), message.clone()));
+        self.report(subject, reason, true, message).await;
     }
 
     async fn report(&mut self, subject: &Subject, reason: &'static str, warning: bool, message: String) {

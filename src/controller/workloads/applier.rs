@@ -479,9 +479,11 @@ impl<'a> Applier<'a> {
         let Some(hook) = hook else { return Err(Not::Stale) };
         let named = |problem| Not::Failed(format!("HookTemplate {}: {problem}", run.template));
         let hook = prepare(hook, &run.args, None).map_err(named)?;
+        // A command is run by the agent of the node or by nobody, even if that agent is being replaced now.
+        let needs_agent = hook.runs_commands();
         let mut object = HookRun::new(&run.name, hook);
         let mut labels = run.labels.clone();
-        if let Some(node) = run.node.as_ref().filter(|node| self.has_agent(node)) {
+        if let Some(node) = run.node.as_ref().filter(|node| needs_agent || self.has_agent(node)) {
             labels.insert(annotation::NODE.to_owned(), node.clone());
         }
         object.metadata.namespace = Some(spec.namespace.clone());

@@ -109,6 +109,11 @@ impl Metrics {
         metrics
     }
 
+    /// Sets the gauge back: this process reconciles no workloads any more.
+    pub(in crate::controller) fn reset(&self) {
+        self.queue.set(0);
+    }
+
     pub(super) fn reconciled(&self, kind: Kind, seconds: f64) {
         self.reconciles.get_or_create(&OfKind { kind: kind.name() }).observe(seconds);
     }
@@ -140,9 +145,11 @@ impl Metrics {
         self.writes.get_or_create(&Written { verb: "patch", result }).inc();
     }
 
+    /// Counts a write. What a namespace refuses to have created in it is its owner's matter, and no fault of the controller.
     pub(super) fn wrote<T>(&self, verb: &'static str, how: &Result<T, Error>) {
         let result = match how {
             Ok(_) => "Ok".to_owned(),
+            Err(error) if verb == "create" && error.is_object_refused() => "NotAdmitted".to_owned(),
             Err(error) => error.class().name(),
         };
         self.writes.get_or_create(&Written { verb, result }).inc();

@@ -1,9 +1,13 @@
-//! Numbers in conditions: `asInt`, `asFloat`, and arithmetic on mixed integers and floats. Must not bound the
-//! work (`work` does).
+//! Numbers in conditions: `asInt`, `asFloat`, arithmetic on mixed integers and floats, and the comparison of a text with a
+//! number. Must not bound the work (`work` does).
 //!
 //! CEL refuses `2 * 0.5`. A member of a result may be 2 in one measurement and 2.5 in the next, so here `+ - * /`
 //! accept any two numbers: two integers give an integer (and never wrap around); with a float the result is a
 //! float.
+//!
+//! In CEL a text never equals a number or a boolean. The result of a command or of a `jsonPath` is a text, so
+//! `result == 0` and `result == false` would be false whatever was measured, and a hook with that `failureCondition` would
+//! approve. For such a result they are an error, as `<` is.
 
 use std::sync::Arc;
 
@@ -14,11 +18,13 @@ use super::members;
 use crate::hook::value::cut;
 
 /// The operators, and the names of their replacements. No source can spell these names.
-const WIDENED: [(&str, &str); 4] = [
+const WIDENED: [(&str, &str); 6] = [
     (operators::ADD, "@add"),
     (operators::SUBSTRACT, "@subtract"),
     (operators::MULTIPLY, "@multiply"),
     (operators::DIVIDE, "@divide"),
+    (operators::EQUALS, "@equals"),
+    (operators::NOT_EQUALS, "@differs"),
 ];
 
 /// True for addition, under CEL's name or the replacement's.
@@ -67,8 +73,13 @@ pub(super) fn widen(expression: &mut IdedExpr) {
     }
 }
 
-/// Declares the functions that a condition may use in addition to CEL's own.
-pub(super) fn declare(context: &mut Context<'_, '_>) -> Result<(), DeclarationError> {
+/// Declares the functions that a condition may use in addition to CEL's own. `of_text`: the result is a text.
+pub(super) fn declare(context: &mut Context<'_, '_>, of_text: bool) -> Result<(), DeclarationError> {
+    context.add_function("@equals", move |a: Value, b: Value| equals("==", &a, &b, of_text))?;
+    context.add_function("@differs", move |a: Value, b: Value| {
+        let equal = equals("!=", &a, &b, of_text)?;
+        Ok::<_, ExecutionError>(Value::Bool(equal == Value::Bool(false)))
+    })?;
     context.add_function("asInt", |value: Value| as_int(&value))?;
     context.add_function("asFloat", |value: Value| as_float(&value))?;
     context.add_function("@add", |a: Value, b: Value| add(&a, &b))?;
@@ -127,6 +138,20 @@ fn integer(value: &Value) -> Option<i128> {
         Value::UInt(number) => Some(i128::from(*number)),
         _ => None,
     }
+}
+
+fn equals(operator: &str, a: &Value, b: &Value, of_text: bool) -> Result<Value, ExecutionError> {
+    let is_text = |value: &Value| matches!(value, Value::String(_));
+    let is_plain = |value: &Value| float(value).is_some() || matches!(value, Value::Bool(_));
+    if of_text && (is_text(a) && is_plain(b) || is_plain(a) && is_text(b)) {
+        return Err(error(format!(
+            "{} {operator} {} compares a text with something else: use asInt(...) or asFloat(...) on a text, or compare it with a \
+             text such as 'true'",
+            printed(a),
+            printed(b)
+        )));
+    }
+    Ok(Value::Bool(a == b))
 }
 
 fn add(a: &Value, b: &Value) -> Result<Value, ExecutionError> {

@@ -87,6 +87,7 @@ impl Condition {
     }
 
     fn evaluate(&self, result: &Value) -> Result<bool, String> {
+        let of_text = matches!(result, Value::Text(_));
         let (result, size) = convert(result)?;
         if work::bound(&self.expression, size) > work::MAX_WORK {
             return Err(
@@ -95,7 +96,8 @@ impl Condition {
             );
         }
         let mut context = Context::with_env(Arc::clone(&ENV));
-        let declared = arithmetic::declare(&mut context).and_then(|()| members::declare(&mut context));
+        let declared =
+            arithmetic::declare(&mut context, of_text).and_then(|()| members::declare(&mut context));
         declared.map_err(|error| error.to_string())?;
         context.add_variable_from_value("result", result);
         match cel::Value::resolve(&self.expression, &context) {
@@ -265,6 +267,9 @@ mod tests {
             ("has(result.a) && !has(result.b)", json(r#"{"a":null}"#), true),
             ("result['my-name'] == 1", json(r#"{"my-name":1}"#), true),
             ("result == null", Value::None, true),
+            ("result == null", text("null"), false),
+            ("result != 'false'", text("true"), true),
+            ("result.state == 'none' || result.state > 3", json(r#"{"state":4}"#), true),
             ("asInt(result) > 0 ? true : false", text(" 7\n"), true),
             ("asInt(result.n) == 7", json(r#"{"n":7.0}"#), true),
         ] {
@@ -297,6 +302,10 @@ mod tests {
             ("asInt(result) > 1", Value::Number(1.5), "asInt: 1.5 is not a 64-bit integer"),
             ("asFloat(result) > 1.0", text("abc"), "asFloat: \"abc\" is not a number"),
             ("result > 30", text("45"), "asInt(...)"),
+            ("result == 0", text("0"), "\"0\" == 0 compares a text with something else"),
+            ("0.5 != result", text("0.5"), "asFloat(...) on a text"),
+            ("result == false", text("false"), "such as 'true'"),
+            ("!(result != true)", text("true"), "compares a text"),
             ("result.a > 1", json(r#"{"b":1}"#), "the result has no `a`"),
             ("result[3] == 0", Value::Numbers(vec![]), "the list has no element 3"),
             ("result", text("true"), "evaluates to \"true\", not to true or false"),

@@ -85,6 +85,11 @@ impl Metrics {
         self.waiting.set(waiting);
     }
 
+    /// Sets the gauges back: this process runs no HookRuns any more.
+    pub(crate) fn reset(&self) {
+        self.count(std::iter::empty(), 0);
+    }
+
     /// Counts the measurements that ended between `before` and `after`.
     pub(super) fn measured(&self, before: &HookRunStatus, after: &HookRunStatus) {
         for (phase, before, after) in

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::api::hook_run::HookRunSpec;
+use crate::failure::Class;
 use crate::node::hook::Templates;
 use crate::operation::hook::Hook;
 use crate::process::log::chain;
@@ -41,7 +42,11 @@ pub(super) async fn restore(
                     ));
                 }
             }
-            Err(error) if error.class().is_unavailable() => {
+            // An API server that has just started denies what it permits a moment later.
+            Err(error)
+                if error.class().is_unavailable()
+                    || error.class() == Class::Denied && Instant::now() < until =>
+            {
                 tracing::warn!(
                     hook = hook.template,
                     error = chain(&error),

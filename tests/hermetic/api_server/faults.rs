@@ -24,6 +24,7 @@ const KNOWN: &[&str] = &[
     "LIST events",
     "LIST endpointslices",
     "LIST secrets",
+    "WATCH secrets",
     "LIST hookruns",
     "WATCH hookruns",
     "GET hookrun",

@@ -8,14 +8,14 @@ use super::super::api_server::{ApiServer, Fault, pods};
 use super::{run, text};
 
 /// A status as an agent writes it.
-fn status(id: &str, phase: &str) -> String {
+pub(super) fn status(id: &str, phase: &str) -> String {
     json!({"id": id, "phase": phase, "step": "Ready", "reason": "", "message": "so it ended",
         "startedAt": "2026-11-20T10:00:00.000Z", "finishedAt": "2026-11-20T10:00:01.000Z", "containers": []})
     .to_string()
 }
 
 /// Pods `web-0` and `web-1` on `node-1`, and `db-0` on `node-2`. Only `web-0` has a status; the others have no request.
-async fn shop() -> ApiServer {
+pub(super) async fn shop() -> ApiServer {
     let api = ApiServer::start().await;
     for (name, node, app) in
         [("web-0", "node-1", "web"), ("web-1", "node-1", "web"), ("db-0", "node-2", "db")]
@@ -48,7 +48,7 @@ fn out(output: &Output) -> String {
     text(&output.stdout)
 }
 
-fn request(api: &ApiServer, name: &str) -> Option<Value> {
+pub(super) fn request(api: &ApiServer, name: &str) -> Option<Value> {
     let pod = api.pod("shop", name);
     let request = pod["metadata"]["annotations"]["inplace.dev/request"].as_str()?.to_owned();
     Some(serde_json::from_str(&request).unwrap())
@@ -89,6 +89,31 @@ async fn output_has_colour_only_if_it_is_asked_for() {
         assert_eq!(printed.contains("\u{1b}[32mSucceeded\u{1b}[0m"), is_colored, "{printed:?}");
         assert_eq!(printed.contains('\u{1b}'), is_colored, "{printed:?}");
     }
+}
+
+/// A user who may write a pod writes the annotation; an administrator reads it.
+#[tokio::test]
+async fn a_message_cannot_control_the_terminal_or_forge_a_row() {
+    let api = shop().await;
+    let message = "ok\nshop/db-0  r-2  Succeeded\u{1b}]52;c;bHM=\u{7}\u{1b}[2J\u{9b}2J\u{202e}";
+    let shown = r"ok\nshop/db-0  r-2  Succeeded\u{1b}]52;c;bHM=\u{7}\u{1b}[2J\u{9b}2J\u{202e}";
+    api.edit("shop", "web-0", |pod| {
+        let mut written: Value = serde_json::from_str(&status("r-1", "Succeeded")).unwrap();
+        written["message"] = json!(message);
+        pod["metadata"]["annotations"]["inplace.dev/status"] = json!(written.to_string());
+    });
+    for color in ["never", "always"] {
+        let printed = out(&run(&api, &["status", "--color", color]).await);
+        let own = ["\u{1b}[1m", "\u{1b}[32m", "\u{1b}[0m"];
+        let plain = own.iter().fold(printed, |text, code| text.replace(code, ""));
+        let lines: Vec<_> = plain.lines().collect();
+        assert_eq!(lines.len(), 2, "{plain:?}");
+        assert!(lines[1].ends_with(shown), "{plain:?}");
+        assert!(!plain.contains(|c: char| c.is_control() && c != '\n'), "{plain:?}");
+    }
+    // What programs read is the text itself.
+    let printed = out(&run(&api, &["status", "-o", "jsonpath={.items[*].status.message}"]).await);
+    assert_eq!(printed, message);
 }
 
 #[tokio::test]

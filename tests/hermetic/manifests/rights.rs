@@ -174,7 +174,7 @@ fn the_webhooks_can_hold_up_nothing_but_our_kinds_and_what_is_guarded() {
         .unwrap()
         .iter()
         .find(|port| port["name"] == service["ports"][0]["targetPort"]);
-    let listen = format!("--webhook-listen=0.0.0.0:{}", port.unwrap()["containerPort"]);
+    let listen = format!("--webhook-listen=[::]:{}", port.unwrap()["containerPort"]);
     assert!(container["args"].as_array().unwrap().contains(&json!(listen)), "{listen}");
     // Empty, so that the controller needs no right to create Secrets: with that right it could obtain the token
     // of any account there.

@@ -63,6 +63,8 @@ fn every_value_of_the_chart_does_something() {
         json!({"controller": {"podAnnotations": {"team": "a"}}}),
         json!({"controller": {"extraArgs": ["--log-json"]}}),
         json!({"controller": {"extraEnv": [{"name": "INPLACE_LOG", "value": "debug"}]}}),
+        json!({"controller": {"extraVolumes": [{"name": "tls", "secret": {"secretName": "tls"}}]}}),
+        json!({"controller": {"extraVolumeMounts": [{"name": "tls", "mountPath": "/tls"}]}}),
         json!({"controller": {"resources": {"limits": {"memory": "1Gi"}}}}),
         json!({"controller": {"nodeSelector": {"inplace": "yes"}}}),
         json!({"controller": {"tolerations": [{"key": "game"}]}}),

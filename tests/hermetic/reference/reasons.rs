@@ -23,7 +23,7 @@ ContainerRecreateRequests ContainersReady ClusterFirst ConfigMap Deferred Delete
 DoesNotExist Dropped Ei Equal Error Exists Fail Failure False FieldValueInvalid File GameDeployment GameStatefulSet Gi HeldBack HookRun
 HostIP IfNotPresent Ignore In Infeasible InPlace ControllerRevisions GameDeployments GameStatefulSets
 InPlaceRollout InPlaceRollouts InPlaceUpdateReady Initialized Inconclusive Ki Kind Mi ModifiedContainer
-NamespaceTerminating Never Node NoExecute None Normal NotIn Ok OnFailure Parallel Pi Pod PodContainer
+NamespaceTerminating Never Node NoExecute None Normal NotAdmitted NotIn Ok OnFailure Parallel Pi Pod PodContainer
 PodDisruptionBudgets PodHasNetwork PodIP PodName PodNamespace PodReadyToStartContainers PodResizeInProgress PodResizePending PodScheduled PodTemplate PostHook Present Progressing Pull Pulled Ready
 Reconciling Recreate ReplicaSet RestartContainer Rollback RolledBack Rollout ScaleFailed ScaleIn Secret Sent Stalled StartFirst StartInPlaceUpdate StopFirst Swap
 TerminationByKubelet Ti Together True Unknown Unreached UpdateFailed Updated

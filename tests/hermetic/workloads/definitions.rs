@@ -1,12 +1,23 @@
-//! An older `CustomResourceDefinition` in the API server is reported by the controller.
+//! An older `CustomResourceDefinition` in the API server is reported by the controller that leads, as long as it leads.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use inplace::api::crd;
 use serde_json::Value;
 
-use super::super::api_server::ApiServer;
+use super::super::api_server::{ApiServer, Fault};
+use crate::support::wait::eventually;
+
+/// The metrics of the process at `address`.
+fn metrics(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
 
 struct Controller(Child);
 
@@ -34,20 +45,41 @@ async fn fields_that_the_api_server_would_remove_are_named_with_what_to_do() {
     command.args(["controller", "--namespace=inplace-system", "--listen=127.0.0.1:0", "--kubeconfig"]);
     let child = command.arg(api.kubeconfig()).args(["--log-json"]).stderr(Stdio::piped()).spawn().unwrap();
     let mut controller = Controller(child);
-    let lines = BufReader::new(controller.0.stderr.take().unwrap()).lines();
-    let message = tokio::task::spawn_blocking(move || {
-        let messages = lines.map_while(Result::ok).filter_map(|line| {
+    let mut lines = BufReader::new(controller.0.stderr.take().unwrap()).lines();
+    let found = tokio::task::spawn_blocking(move || {
+        let mut address = None;
+        for line in lines.by_ref().map_while(Result::ok) {
             let line: Value = serde_json::from_str(&line).ok()?;
-            line["fields"]["message"].as_str().map(str::to_owned)
-        });
-        messages.into_iter().find(|message| message.contains("CustomResourceDefinition"))
+            let fields = &line["fields"];
+            let message = fields["message"].as_str().unwrap_or_default();
+            if message.contains("/metrics") {
+                address = fields["address"].as_str()?.parse().ok();
+            } else if message.contains("CustomResourceDefinition") {
+                return Some((message.to_owned(), address?, lines));
+            }
+        }
+        None
     });
-    let message = api.patiently("it is reported", message).await.unwrap().unwrap();
+    let (message, address, _log) = api.patiently("it is reported", found).await.unwrap().unwrap();
     for part in
         ["gamedeployments.tkex.tencent.com", "lacks spec.minReadySeconds:", "`inplace crds | kubectl apply"]
     {
         assert!(message.contains(part), "{part}: {message}");
     }
     api.arrived("GET customresourcedefinition", names.len()).await;
+    let served = metrics(address);
+    let missing = r#"inplace_crd_missing_fields{definition="gamedeployments.tkex.tencent.com"} 1"#;
+    assert!(served.contains(missing) && served.contains("inplace_leader 1"), "{served}");
+
+    // It cannot renew its lease. The process that leads then reports: nobody may act on what this one has found.
+    api.on("PUT lease").times(1000).fault(Fault::Hang);
+    let ended = tokio::task::spawn_blocking(move || {
+        eventually("its metrics are those of a process that does not lead", || {
+            let served = metrics(address);
+            (served.contains("inplace_leader 0") && !served.contains("inplace_crd_missing_fields{"))
+                .then_some(())
+        });
+    });
+    ended.await.unwrap();
     drop(controller);
 }
