@@ -69,7 +69,7 @@ pub(super) enum Failed {
     #[error("{error}; {then}")]
     Unknown {
         /// The error of the write.
-        error: cluster::error::Error,
+        error: Box<cluster::error::Error>,
         /// What the user does next.
         then: String,
     },

@@ -54,7 +54,9 @@ impl Fixture {
         for tries in 1..=TRIES {
             let before = self.rollouts();
             let levels = levels.iter().map(|level| format!("{level}.{tries}")).collect::<Vec<_>>();
-            levels.iter().for_each(|level| self.level(level));
+            for level in &levels {
+                self.level(level);
+            }
             let rollout = eventually("another rollout that has ended", || {
                 let is_new = |other: &Value| {
                     before.iter().all(|known| known["metadata"]["uid"] != other["metadata"]["uid"])

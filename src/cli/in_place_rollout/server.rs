@@ -97,7 +97,7 @@ impl RolloutClient {
                      repeat the command",
                     self.flags
                 );
-                Failed::Unknown { error, then }
+                Failed::Unknown { error: Box::new(error), then }
             }
             failed => failed,
         })

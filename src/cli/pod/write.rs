@@ -137,7 +137,7 @@ fn unknown(server: &PodClient, name: &PodName, error: Error, request: &Request) 
         "the request may have been written all the same: `inplace status {name}{flags}` shows it. To repeat it, add --id {id}: \
          a request is carried out once"
     );
-    Failed::Unknown { error, then }
+    Failed::Unknown { error: Box::new(error), then }
 }
 
 /// Reads the pod's metadata again; an error if it is no longer the same pod.

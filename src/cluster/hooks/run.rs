@@ -68,11 +68,18 @@ pub struct Summary {
     /// Without the measurements.
     status: Result<HookRunStatus, Unreadable>,
     terminate: bool,
-    for_controller: bool,
-    runs_commands: bool,
+    runs_on: RunsOn,
     has_annotations: bool,
     subject: Option<Subject>,
     bytes: usize,
+}
+
+/// The process that can run a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RunsOn {
+    Controller,
+    Agent,
+    Either,
 }
 
 /// The pod that the arguments of a run name.
@@ -143,8 +150,11 @@ impl Run {
             metadata: outline(&self.metadata),
             status: self.status().map(without_results).map_err(Clone::clone),
             terminate: self.spec().is_ok_and(|spec| spec.terminate),
-            for_controller: self.spec().is_ok_and(HookRunSpec::is_for_controller),
-            runs_commands: self.spec().is_ok_and(HookRunSpec::runs_commands),
+            runs_on: match self.spec() {
+                Ok(spec) if spec.is_for_controller() => RunsOn::Controller,
+                Ok(spec) if spec.runs_commands() => RunsOn::Agent,
+                _ => RunsOn::Either,
+            },
             has_annotations: !self.annotations().is_empty(),
             subject: Subject::of(args),
             bytes: self.bytes,
@@ -176,12 +186,12 @@ impl Summary {
 
     /// True if the controller runs it even if its node has an agent.
     pub fn is_for_controller(&self) -> bool {
-        self.for_controller
+        self.runs_on == RunsOn::Controller
     }
 
     /// True if it runs a command, which only the agent of its node can do.
     pub fn runs_commands(&self) -> bool {
-        self.runs_commands
+        self.runs_on == RunsOn::Agent
     }
 
     /// True if the run belongs to an operation.

@@ -56,6 +56,20 @@ impl GuardFixture {
         self.asked("guard", &request).await
     }
 
+    /// A deletion by somebody who asks again: a guard on a busy machine refuses what it cannot decide in time.
+    async fn deleted_in_time(&self) -> Value {
+        const TRIES: usize = 20;
+        let mut answer = self.deleted(json!({})).await;
+        for _ in 1..TRIES {
+            let message = answer["status"]["message"].as_str().unwrap_or_default();
+            if !message.contains("cannot be determined now") {
+                break;
+            }
+            answer = self.deleted(json!({})).await;
+        }
+        answer
+    }
+
     /// An eviction, as a node drain sends it.
     pub(super) async fn evicted(&self, name: &str, options: Value) -> Value {
         let eviction = json!({"metadata": {"namespace": "shop", "name": name}, "deleteOptions": options});
@@ -117,7 +131,7 @@ pub(super) fn is_yes(response: &Value) {
 #[tokio::test]
 async fn fifty_deletions_at_once_are_one_hook_and_all_pass_once_it_has_succeeded() {
     let guard_fixture = GuardFixture::found().await;
-    let answers = join_all((0..50).map(|_| guard_fixture.deleted(json!({})))).await;
+    let answers = join_all((0..50).map(|_| guard_fixture.deleted_in_time())).await;
     let [run] = guard_fixture.runs().try_into().unwrap();
     let name = run["metadata"]["name"].as_str().unwrap();
     for answer in &answers {
@@ -138,9 +152,9 @@ async fn fifty_deletions_at_once_are_one_hook_and_all_pass_once_it_has_succeeded
     );
 
     guard_fixture.ends(&run, "Running");
-    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("is Running"));
+    assert!(no(&guard_fixture.deleted_in_time().await, 403).contains("is Running"));
     guard_fixture.ends(&run, "Successful");
-    for answer in join_all((0..50).map(|_| guard_fixture.deleted(json!({})))).await {
+    for answer in join_all((0..50).map(|_| guard_fixture.deleted_in_time())).await {
         is_yes(&answer);
     }
     assert_eq!((guard_fixture.runs().len(), guard_fixture.events("DeleteGuardPassed").len()), (1, 1));
