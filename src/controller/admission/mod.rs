@@ -64,7 +64,7 @@ pub(super) async fn lead(webhooks: Option<Webhooks>, stop: CancellationToken) {
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Webhooks")]
 pub struct WebhookArgs {
-    /// Address for the admission webhooks over HTTPS, for example [::]:9443 [default: no webhooks]
+    /// Address for the admission webhooks over HTTPS, for example `[::]:9443` [default: no webhooks]
     #[arg(long, env = "INPLACE_WEBHOOK_LISTEN", value_name = "ADDRESS")]
     pub webhook_listen: Option<SocketAddr>,
     /// Names in the certificate, in addition to that of the Service inplace-webhook: for a webhook configuration by URL
