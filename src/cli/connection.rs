@@ -79,9 +79,9 @@ impl ConnectionArgs {
 
     /// The flags that name the cluster, as they were given; no credentials.
     pub(super) fn repeated(&self) -> String {
-        let quoted = |path: &PathBuf| path.display().to_string();
+        let path = |path: &PathBuf| path.display().to_string();
         let given = [
-            ("kubeconfig", self.kubeconfig.as_ref().map(quoted)),
+            ("kubeconfig", self.kubeconfig.as_ref().map(path)),
             ("context", self.context.clone()),
             ("cluster", self.cluster.clone()),
             ("server", self.server.clone()),

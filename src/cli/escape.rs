@@ -2,11 +2,6 @@
 //! `\n` or `\u{1b}`. A user who writes an annotation of a pod, an event or the output of a hook then neither controls
 //! the terminal of a reader nor forges a line. Must not be applied to output for programs. Pure.
 
-use crate::cli::paint;
-
-/// Begins a control sequence of a terminal.
-const ESC: char = '\u{1b}';
-
 /// True for a character that a terminal interprets or that changes the order of others: the control characters (C0, DEL and
 /// C1), the separators of lines and paragraphs, and the bidirectional controls.
 fn is_command(c: char) -> bool {
@@ -25,36 +20,6 @@ pub(super) fn escaped(text: &str) -> String {
         }
     }
     shown
-}
-
-/// The text for one line, in which words that `paint` has coloured stay coloured. A text from the cluster that imitates
-/// such a word, with its reset, gets its colour and nothing else.
-pub(super) fn around_colors(text: &str) -> String {
-    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(at) = rest.find(ESC) {
-        let (before, from) = rest.split_at(at);
-        shown.push_str(&escaped(before));
-        if let Some(word) = colored(from) {
-            shown.push_str(&word);
-            rest = &from[word.len()..];
-        } else {
-            shown.extend(ESC.escape_default());
-            rest = &from[ESC.len_utf8()..];
-        }
-    }
-    shown + &escaped(rest)
-}
-
-/// The coloured word with which `text` begins, if it is exactly as `paint` makes it.
-fn colored(text: &str) -> Option<String> {
-    let (_, rest) = text.split_once('m')?;
-    let (word, _) = rest.split_once(ESC)?;
-    if word.contains(is_command) {
-        return None;
-    }
-    // A word without a colour of its own begins with itself.
-    let made = [paint::word(word), paint::heading(word)];
-    made.into_iter().find(|made| made.starts_with(ESC) && text.starts_with(made.as_str()))
 }
 
 /// The text with its line breaks, which errors about several fields have. Each line after the first one is indented, so
@@ -79,26 +44,6 @@ mod tests {
         ] {
             assert_eq!(escaped(text), shown);
             assert_eq!(escaped(shown), shown);
-            assert_eq!(around_colors(text), shown);
-        }
-    }
-
-    #[test]
-    fn only_the_colours_of_this_program_stay() {
-        let (phase, heading) = (paint::word("Succeeded"), paint::heading("POD"));
-        let own = format!("{heading}  {phase}: für 漢字");
-        assert_eq!(around_colors(&own), own);
-        let forged = format!("{phase}: \u{1b}[2J\nweb: {phase}");
-        assert_eq!(around_colors(&forged), format!(r"{phase}: \u{{1b}}[2J\nweb: {phase}"));
-        for other in [
-            "\u{1b}[32mother\u{1b}[0m",
-            "\u{1b}[31mSucceeded\u{1b}[0m",
-            "\u{1b}[32mSucceeded",
-            "\u{1b}[32mSucceeded\u{1b}[2J",
-            "\u{1b}[1ma\u{9b}2Jb\u{1b}[0m",
-            "\u{1b}m\u{1b}",
-        ] {
-            assert_eq!(around_colors(other), escaped(other));
         }
     }
 

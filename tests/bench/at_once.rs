@@ -1,4 +1,5 @@
-//! Part I: all pods of a Deployment on two nodes restarted at once, in different ways.
+//! Part I: all pods of a Deployment on two nodes restarted at once, in different ways. Part K: what a Job without this
+//! project does after all its pods have failed at once.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::Scale;
 use crate::agent::{Agent, Setup};
-use crate::cluster::{Cluster, block_on};
+use crate::cluster::{Cluster, Node, block_on};
 use crate::report::{Report, Samples};
 
 /// Budget of the median downtime of a pod, in milliseconds.
@@ -29,7 +30,7 @@ const POLL: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_secs(3);
 /// The policy of a restart after a failure.
 const POLICY: &str = "max-restarts=100,window=2s";
-/// The name of what is measured beside the ways.
+/// The name of what part K measures.
 const JOB: &str = "a Job makes its pods again (backoffLimit)";
 
 /// A way to start the containers of all pods again.
@@ -82,21 +83,19 @@ type Running = BTreeMap<String, Instance>;
 
 struct Pods<'a> {
     cluster: &'a Cluster,
+    nodes: [Node; 2],
     runtimes: [Client; 2],
     count: usize,
 }
 
-/// Runs the part on a private Kubernetes.
+/// Runs part I on a private Kubernetes.
 pub(crate) fn at_once(scale: &Scale, report: &mut Report) {
     let (count, rounds) = (scale.at_once, scale.rounds);
     report.title(&format!("I. {count} pods on two nodes restarted at once, {rounds} times in each way"));
     let cluster = Cluster::own();
-    let nodes = [cluster.node(), cluster.add_node("node-2")];
-    let _agents = nodes.each_ref().map(|node| Agent::start_on(&cluster, node, &Setup::default()));
+    let pods = Pods::new(&cluster, count);
+    let _agents = pods.nodes.each_ref().map(|node| Agent::start_on(&cluster, node, &Setup::default()));
     let _controller = Agent::controller(&cluster, "bench");
-    let runtime = |endpoint: &str| block_on(async { Client::new(&Endpoint::parse(endpoint).unwrap(), None) });
-    let runtimes = nodes.each_ref().map(|node| runtime(&node.endpoint));
-    let pods = Pods { cluster: &cluster, runtimes, count };
     pods.create();
     let measured = Way::ALL.map(|way| {
         let mut measured = Measured::default();
@@ -107,14 +106,8 @@ pub(crate) fn at_once(scale: &Scale, report: &mut Report) {
         report.show(&[("last start", &measured.last_start), ("downtime", &measured.downtime)]);
         (way.name(), measured)
     });
-    pods.remove();
-    let mut job = Samples::default();
-    for _ in 0..rounds {
-        job.add_ms(pods.job());
-    }
     report.title("   From the command, or the death of the one, to the last start");
-    let mut rows = measured.each_ref().map(|(name, measured)| (*name, &measured.last_start)).to_vec();
-    rows.push((JOB, &job));
+    let rows = measured.each_ref().map(|(name, measured)| (*name, &measured.last_start));
     report.distributions("at once, last start", &rows);
     report.title("   Downtime of each pod");
     let rows = measured.each_ref().map(|(name, measured)| (*name, &measured.downtime));
@@ -125,7 +118,29 @@ pub(crate) fn at_once(scale: &Scale, report: &mut Report) {
     report.budget("I pods at once: p50 to the last start, ms", rollout.last_start.p50(), LAST_START);
 }
 
-impl Pods<'_> {
+/// Runs part K on a private Kubernetes, without agents.
+pub(crate) fn job(scale: &Scale, report: &mut Report) {
+    let (count, rounds) = (scale.at_once, scale.rounds);
+    report.title(&format!("K. {count} pods of a Job on two nodes fail at once, {rounds} times"));
+    let cluster = Cluster::own();
+    let pods = Pods::new(&cluster, count);
+    let mut last_start = Samples::default();
+    for _ in 0..rounds {
+        last_start.add_ms(pods.job());
+    }
+    report.title("   From the death of all to the last start");
+    report.distributions("at once, a Job", &[(JOB, &last_start)]);
+}
+
+impl<'a> Pods<'a> {
+    fn new(cluster: &'a Cluster, count: usize) -> Self {
+        let nodes = [cluster.node(), cluster.add_node("node-2")];
+        let runtime =
+            |node: &Node| block_on(async { Client::new(&Endpoint::parse(&node.endpoint).unwrap(), None) });
+        let runtimes = nodes.each_ref().map(runtime);
+        Self { cluster, nodes, runtimes, count }
+    }
+
     fn create(&self) {
         let labels = json!({"matchLabels": {"app": "train"}});
         let spread = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
@@ -136,11 +151,6 @@ impl Pods<'_> {
             "spec": {"replicas": self.count, "selector": labels, "template": template}});
         self.cluster.apply(&self.cluster.named(&manifest.to_string()));
         self.cluster.kubectl(&["rollout", "status", "deployment/train", "--timeout=180s"]);
-    }
-
-    fn remove(&self) {
-        self.cluster.kubectl(&["delete", "deployment/train", "--timeout=60s"]);
-        self.until("all containers have ended", Running::is_empty);
     }
 
     /// All workers of a Job end at once, as those of a training job do after the first one has failed. Returns the milliseconds

@@ -57,6 +57,7 @@ const BESIDE: char = 'f';
 const DOWNTIME: char = 'h';
 const AT_ONCE: char = 'i';
 const PROCESSOR: char = 'j';
+const JOB: char = 'k';
 /// The folder of the plot.
 const IMAGES: &str = "docs/images";
 /// Time limit of all other parts.
@@ -66,7 +67,7 @@ const LONGEST: Duration = Duration::from_secs(45 * 60);
 #[derive(Debug, Parser)]
 struct Args {
     /// Which measurements, like `ab`; all without
-    #[arg(default_value = "abcdefghij")]
+    #[arg(default_value = "abcdefghijk")]
     parts: String,
     /// Only shows that the benchmark works
     #[arg(long, env = "BENCH_QUICK", value_parser = FalseyValueParser::new())]
@@ -77,7 +78,7 @@ struct Args {
     /// Megabytes of the large image
     #[arg(long, env = "BENCH_IMAGE_MB")]
     image_mb: Option<u32>,
-    /// How often the pods of part I are restarted in each way
+    /// How often the pods of part I are restarted in each way, and those of part K fail
     #[arg(long, env = "BENCH_ROUNDS")]
     rounds: Option<usize>,
     /// The binary whose rest is measured; the one of this build without
@@ -105,7 +106,7 @@ struct Scale {
     /// Operations of each way of part H on the pod's address, and the requests during all of them.
     operations: usize,
     requests: usize,
-    /// Pods of part I, how often they are restarted in each way, and restarts of part J.
+    /// Pods of the parts I and K, the rounds of these parts, and restarts of part J.
     at_once: usize,
     rounds: usize,
     processor: u32,
@@ -165,7 +166,7 @@ fn main() -> ExitCode {
     // The same kind of runtime as the program's own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut report = Report::default();
-    let parts = args.parts.replace([BESIDE, DOWNTIME, AT_ONCE, PROCESSOR], "");
+    let parts = args.parts.replace([BESIDE, DOWNTIME, AT_ONCE, PROCESSOR, JOB], "");
     if !parts.is_empty() {
         runtime.block_on(async {
             let test_node = TestNode::new();
@@ -182,6 +183,9 @@ fn main() -> ExitCode {
     }
     if args.parts.contains(PROCESSOR) {
         processor::processor(&scale, &mut report);
+    }
+    if args.parts.contains(JOB) {
+        at_once::job(&scale, &mut report);
     }
     let kept = report.conclude();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();

@@ -5,7 +5,6 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Write},
     net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -31,7 +30,10 @@ use crate::{
     cluster::{Cluster, Node, block_on},
     kinds::{await_kinds, definitions},
     pod::{Pod, annotation},
-    support::wait::{WAIT_LIMIT, eventually},
+    support::{
+        http_client,
+        wait::{WAIT_LIMIT, eventually},
+    },
 };
 
 /// The user name of the agent's service account in the audit log.
@@ -211,13 +213,9 @@ impl Drop for Agent {
 
 /// Status code and body of an HTTP GET; `None` while nothing listens.
 pub(crate) fn get(address: (&str, u16), path: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect(address).ok()?;
+    let stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").ok()?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).ok()?;
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    http_client::get(stream, path)
 }
 
 /// The values of the samples whose names and labels contain all `parts`.

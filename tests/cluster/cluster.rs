@@ -282,6 +282,11 @@ impl Cluster {
         writes
     }
 
+    /// True for a write that took effect. One that failed, as on a busy API server, is repeated.
+    pub(crate) fn is_done(write: &Value) -> bool {
+        write["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
+    }
+
     /// The denied write requests, without those of kubelets: a kubelet is at first denied what a pod of its own
     /// later gives it a right to.
     pub(crate) fn denied(&self) -> Vec<Value> {

@@ -56,11 +56,6 @@ fn writes(pod: &Pod<'_>) -> Vec<Value> {
     writes
 }
 
-/// A write that failed, as on a busy API server, is repeated.
-fn is_done(write: &Value) -> bool {
-    write["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
-}
-
 fn restart(id: &str, grace: u32) -> String {
     json!({"id": id, "containers": [{"name": "app"}], "gracePeriodSeconds": grace}).to_string()
 }
@@ -152,7 +147,7 @@ fn no_request_is_refused_over_restarts_with_a_drain() {
         let steps = reported.iter().filter(|status| !status.phase.is_terminal()).count() - RESTARTS / 2;
         let all = writes(pod);
         assert!(all.iter().all(|write| write["responseStatus"]["code"] != 403), "{all:#?}");
-        let written: Vec<_> = all.into_iter().filter(is_done).collect();
+        let written: Vec<_> = all.into_iter().filter(Cluster::is_done).collect();
         eprintln!(
             "{} writes for {} restarts, {steps} of them of a step that lasted",
             written.len() - 1,
@@ -379,7 +374,7 @@ fn a_drain_goes_on_where_a_killed_agent_left_it() {
     assert!(stopped >= closed + GRACE && stopped < second + GRACE, "{closed} {second} {stopped}");
     pod.wait("it is Ready", is_ready);
     assert_eq!(cycles(&pod), ["True InPlaceReady", "False InPlaceDrain", "True InPlaceReady"]);
-    let of_gate = |write: &Value| is_done(write) && write["objectRef"]["subresource"] == "status";
+    let of_gate = |write: &Value| Cluster::is_done(write) && write["objectRef"]["subresource"] == "status";
     assert_eq!(writes(&pod).into_iter().filter(of_gate).count(), 3);
     assert_eq!(pod.facts().settled().running("app").attempt, 1);
 }

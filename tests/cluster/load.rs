@@ -179,9 +179,9 @@ fn within_budget(cluster: &Cluster, pods: &[Pod<'_>], answers: &[Status], before
     let of = |resource: &str, name: Option<&str>| {
         let fits = |write: &&serde_json::Value| {
             let what = &write["objectRef"];
-            // A write that failed is repeated.
-            let is_done = write["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300);
-            is_done && what["resource"] == resource && name.is_none_or(|name| what["name"] == name)
+            Cluster::is_done(write)
+                && what["resource"] == resource
+                && name.is_none_or(|name| what["name"] == name)
         };
         writes.iter().filter(fits).count()
     };

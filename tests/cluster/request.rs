@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     cluster::Cluster,
     pod::{Pod, container, is_ready},
-    support::facts::Instance,
+    support::facts::{Facts, Instance},
     support::wait::{eventually, eventually_or},
 };
 
@@ -75,17 +75,23 @@ pub(crate) fn restored(pod: &Pod<'_>, report: &ContainerReport, image: &str) -> 
             is_created || other.name.starts_with("inplace-standby")
         };
         assert!(facts.fences.is_empty() && !facts.instances.iter().any(is_left), "{facts:#?}");
-        let running: Vec<_> = facts.of(&report.name).filter(|instance| instance.pid != 0).collect();
-        match running[..] {
-            [instance] if is_shown(&object, instance) => Ok((instance.clone(), object)),
-            _ => Err(format!("{facts:#?}")),
-        }
+        let shown = shown_alone(&facts, &object, &report.name).cloned();
+        shown.map(|instance| (instance, object)).ok_or_else(|| format!("{facts:#?}"))
     });
     let restored = report.to.as_ref().unwrap();
     let by_kubelet = instance.attempt > restored.attempt && !instance.by_operation;
     assert!(instance.id == restored.container_id || by_kubelet, "{report:#?}: {instance:#?}");
     assert_eq!(spec_image(&object, &report.name), pod.cluster.named(image));
     instance
+}
+
+/// The only instance of the container that runs, if the kubelet reports it and the pod as Ready.
+pub(crate) fn shown_alone<'a>(facts: &'a Facts, pod: &Object, name: &str) -> Option<&'a Instance> {
+    let running: Vec<_> = facts.of(name).filter(|instance| instance.pid != 0).collect();
+    match running[..] {
+        [instance] if is_shown(pod, instance) => Some(instance),
+        _ => None,
+    }
 }
 
 /// True when the kubelet reports the pod, and this instance in it, as Ready.

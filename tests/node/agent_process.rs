@@ -4,7 +4,6 @@
 
 use std::{
     fs,
-    io::{Read, Write},
     net::TcpStream,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
@@ -17,7 +16,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::support::{panics, wait::eventually};
+use crate::support::{http_client, panics, wait::eventually};
 
 /// An agent process; killed on drop.
 pub(crate) struct Agent {
@@ -32,12 +31,7 @@ impl Agent {
 
     /// Status code and body; `None` while no server listens.
     pub(crate) fn try_get(&self, path: &str) -> Option<(u16, String)> {
-        let mut stream = self.connect()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        let (head, body) = text.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+        http_client::get(self.connect()?, path)
     }
 
     pub(crate) fn connect(&self) -> Option<TcpStream> {

@@ -1,4 +1,4 @@
-//! What several kinds of tests use: waiting, stops at fault points, a browser, an HTTP server, a private node and the state of what runs on it, figures
+//! What several kinds of tests use: waiting, stops at fault points, a browser, an HTTP server and requests, a private node and the state of what runs on it, figures
 //! and panics of a process, releases, clients of an example. Must not know what is tested.
 
 #![allow(dead_code, reason = "each kind of tests uses a part of it")]
@@ -7,6 +7,7 @@ pub(crate) mod browser;
 pub(crate) mod facts;
 pub(crate) mod hold;
 pub(crate) mod hook_server;
+pub(crate) mod http_client;
 pub(crate) mod http_server;
 pub(crate) mod lab;
 pub(crate) mod panics;

@@ -43,6 +43,11 @@ impl Notes {
         self.request.is_some() && (self.requested.is_none() || self.requested.as_deref() != answered)
     }
 
+    /// The status of the request `id`, if it has ended.
+    pub(super) fn end_of(&self, id: &str) -> Option<&Status> {
+        self.status.as_ref().filter(|status| status.id == id && status.phase.is_terminal())
+    }
+
     /// The state of the request `id`.
     pub(super) fn about(&self, id: &str) -> Answer {
         match &self.status {

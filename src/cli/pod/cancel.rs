@@ -152,7 +152,7 @@ fn to_cancel(name: &PodName, notes: &Notes, only: Option<&str>) -> Result<String
         return Err(format!("the request of {name} is {id}, not {only}: nothing was withdrawn"));
     }
     match &notes.status {
-        Some(status) if status.id == id && status.phase.is_terminal() => {
+        Some(status) if notes.end_of(&id).is_some() => {
             Err(format!("request {id} of {name} has already ended ({}): {}", status.phase, status.message))
         }
         Some(status) if status.id == id && is_touched(status) => Err(format!(

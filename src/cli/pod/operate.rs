@@ -18,8 +18,8 @@ use crate::cli::exit::Exit;
 use crate::cli::in_place_rollout::flags::{Labels, RolloutFlags};
 use crate::cli::in_place_rollout::make::{self, Order, Wait};
 use crate::cli::in_place_rollout::names::WorkloadName;
-use crate::cli::output::{line, message, phase};
-use crate::cli::pod::answer::{Answer, Notes};
+use crate::cli::output::{self, line, message};
+use crate::cli::pod::answer::Notes;
 use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::live::Live;
 use crate::cli::pod::names::{Named, PodName, Subject, Word, sorted};
@@ -336,17 +336,10 @@ async fn take_up(server: &PodClient, job: &Job, dry_run: DryRun) -> (Written, Ex
         status: None,
         problem: None,
     };
-    match Notes::of(&pod.metadata).about(&request.id) {
-        Answer::Given(status) if status.phase.is_terminal() => {
-            message(&format!(
-                "{name}: request {} has already ended on this pod and is not run again",
-                request.id
-            ));
-            let exit = status.phase.into();
-            view.status = Some(status);
-            return (view, exit);
-        }
-        _ => {}
+    if let Some(status) = Notes::of(&pod.metadata).end_of(&request.id) {
+        message(&format!("{name}: {}", write::not_run_again(&request.id)));
+        view.status = Some(status.clone());
+        return (view, status.phase.into());
     }
     if let Some(why) = plan::likely_refusal(server, pod, request).await {
         message(&format!("{name}: the agent will probably refuse this request: {why}"));
@@ -407,7 +400,7 @@ fn awaited(job: &Job, wait_limit: WaitLimit) -> Awaited {
 /// Prints what is available without waiting: the request id, or the earlier result.
 fn print(view: &Written, dry_run: DryRun) {
     match (&view.status, &view.request) {
-        (Some(status), _) => line(&format!("pod/{}: {}: {}", view.name, phase(status.phase), status.message)),
+        (Some(status), _) => output::end(view.full_name(), status.phase, &status.message),
         (None, Some(request)) => line(&format!("pod/{} {}{}", view.name, request.id, dry_run.suffix())),
         (None, None) => {}
     }
@@ -442,16 +435,12 @@ async fn follow(
 }
 
 fn report_end(is_data: bool, name: &PodName, end: &End) {
-    let text = match end {
-        End::Ended(status) => format!("{name}: {}: {}", phase(status.phase), status.message),
-        _ => format!("{name}: {end}"),
-    };
-    // With JSON or YAML output the list at the end has all results; only results without a status are printed
-    // here.
-    match (is_data, end) {
-        (false, End::Ended(_)) => line(&text),
-        (true, End::Ended(_)) => {}
-        (_, End::Replaced(_) | End::Gone | End::TimedOut(_)) => message(&text),
+    match end {
+        // With JSON or YAML output the list at the end has all results; only results without a status are printed
+        // here.
+        End::Ended(_) if is_data => {}
+        End::Ended(status) => output::end(name, status.phase, &status.message),
+        End::Replaced(_) | End::Gone | End::TimedOut(_) => message(&format!("{name}: {end}")),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::api::request::{ContainerRequest, Request};
 use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::output::line;
-use crate::cli::pod::answer::{Answer, Notes};
+use crate::cli::pod::answer::Notes;
 use crate::cli::pod::assemble::assemble;
 use crate::cli::pod::flags::RequestFlags;
 use crate::cli::pod::names::{Named, PodName, Word, sorted};
@@ -137,18 +137,12 @@ async fn plan_view(server: &PodClient, pod: &Pod, request: Request) -> Result<Pl
             .push(format!("whether the agent uses a readiness gate of the pod ({})", other_gates.join(", ")));
     }
     seen.situation.hooks = hooks::named(server, pod, &request, &mut seen.unseen).await;
-    let present = about_the_present_one(&Notes::of(&pod.metadata), &request);
+    let (notes, id) = (Notes::of(&pod.metadata), &request.id);
+    let present = match notes.end_of(id) {
+        Some(_) => Some(write::not_run_again(id)),
+        None => write::about_the_present_one(&notes, id),
+    };
     Ok(PlanView::of(pod, seen, request, present))
-}
-
-/// What the pod's annotations say about a request that is written now.
-fn about_the_present_one(notes: &Notes, request: &Request) -> Option<String> {
-    match notes.about(&request.id) {
-        Answer::Given(status) if status.phase.is_terminal() => {
-            Some(format!("request {} has already ended on this pod and is not run again", request.id))
-        }
-        _ => write::about_the_present_one(notes, &request.id),
-    }
 }
 
 /// The pod as input of the decisions, converted by the same code as in the agent, and the names of its other readiness

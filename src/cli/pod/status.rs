@@ -16,7 +16,7 @@ use crate::cli::cluster::label_selector;
 use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::form::{Form, FormParser};
-use crate::cli::output::{self, age, line, message};
+use crate::cli::output::{self, age, message};
 use crate::cli::pod::answer::Notes;
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::selection::Selection;
@@ -193,7 +193,7 @@ async fn follow(
         let headings = columns.headings();
         let row = columns.row(&view, clock::now());
         let lines = output::stdout_rows(&headings, &[row], &mut widths);
-        lines.iter().skip(usize::from(!first)).for_each(|text| line(text));
+        lines.iter().skip(usize::from(!first)).for_each(|text| output::raw(text));
     }
 }
 

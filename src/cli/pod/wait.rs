@@ -139,10 +139,7 @@ pub(super) async fn wait(server: &PodClient, awaited: &Awaited, mut line: Line) 
 /// Reads the pod once: the end of the request, if it has ended.
 async fn ended(server: &PodClient, awaited: &Awaited) -> Option<End> {
     let meta = server.meta(&awaited.name).await.ok().filter(|meta| is_it(meta, awaited))?;
-    match Notes::of(&meta).about(&awaited.id) {
-        Answer::Given(status) if status.phase.is_terminal() => Some(End::Ended(status)),
-        _ => None,
-    }
+    Notes::of(&meta).end_of(&awaited.id).cloned().map(End::Ended)
 }
 
 fn is_it(meta: &ObjectMeta, awaited: &Awaited) -> bool {

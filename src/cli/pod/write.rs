@@ -72,6 +72,11 @@ pub(super) fn check(name: &PodName, pod: &Pod, request: &Request) -> Result<(), 
     Ok(())
 }
 
+/// The message about a request that has ended on the pod.
+pub(super) fn not_run_again(id: &str) -> String {
+    format!("request {id} has already ended on this pod and is not run again")
+}
+
 /// The message about a request that the pod already has, if there is something to say.
 pub(super) fn about_the_present_one(notes: &Notes, id: &str) -> Option<String> {
     if let Some(other) = notes.under_way().filter(|other| other.id != id) {

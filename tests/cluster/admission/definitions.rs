@@ -1,11 +1,11 @@
 //! The leader compares the `CustomResourceDefinition`s of a real API server with those of its release.
 
-use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
 use super::Fixture;
+use crate::support::http_client;
 use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
 const NAME: &str = "gamedeployments.tkex.tencent.com";
@@ -77,9 +77,5 @@ fn metrics(fixture: &Fixture) -> Option<String> {
     let log = fixture.log();
     let line = log.lines().rev().find(|line| line.contains("serving /healthz"))?;
     let port: u16 = line.split("address=127.0.0.1:").nth(1)?.trim().parse().ok()?;
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
+    Some(http_client::get(TcpStream::connect(("127.0.0.1", port)).ok()?, "/metrics")?.1)
 }

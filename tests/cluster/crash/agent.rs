@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::crash::{CrashFixture, HeldOperation, TestedPod, Way};
+use crate::crash::{CrashFixture, HeldOperation, TRIES, TestedPod, Way};
 
 /// The number of pods per way, so that each has only a few points.
 const PODS: [(Way, usize); 6] =
@@ -18,9 +18,6 @@ fn effects(way: Way) -> &'static [&'static str] {
         Way::Stop => &["PreStop", "Stop"],
     }
 }
-
-/// How often a point may be missed: the kubelet's timing decides which effects a replacement needs.
-const TRIES: usize = 12;
 
 /// The names of a way's fault points.
 fn points(way: Way) -> VecDeque<String> {

@@ -7,7 +7,7 @@ use inplace::api::{annotation::GATE, status::Phase};
 use serde_json::json;
 
 use crate::{
-    crash::{CrashFixture, HeldOperation, TestedPod, Way, assert_held},
+    crash::{CrashFixture, HeldOperation, TRIES, TestedPod, Way, assert_held},
     pod::is,
     support::process::Process,
     support::wait::{eventually, eventually_or},
@@ -16,8 +16,6 @@ use crate::{
 /// The durations of a short and of a long outage.
 const SHORT: Duration = Duration::from_secs(5);
 const LONG_AWAY: Duration = Duration::from_secs(60);
-/// How often an operation is tried whose container the agent itself has to start.
-const TRIES: u32 = 12;
 
 /// The fault points at which the outage starts.
 const HELD: [(Way, &str); 12] = [

@@ -32,6 +32,10 @@ use tested_pod::{Ask, TestedPod, Way, prepare};
 /// Time limit of a disturbed operation: a kubelet may be in back-off, or has to restart itself.
 const LONG: Duration = Duration::from_secs(300);
 
+/// How often an operation is repeated that missed its point: the kubelet's timing decides which effects a replacement needs, and
+/// which container a probe ends. Only a point that is missed costs another one.
+const TRIES: usize = 12;
+
 /// A cluster whose processes are killed.
 struct CrashFixture {
     holds: Holds,

@@ -5,9 +5,9 @@ use inplace::api::status::Phase;
 
 use crate::{
     agent::status,
-    crash::CrashFixture,
-    pod::{Pod, container, is_ready},
-    request::{adopted, ended_by_probe},
+    crash::{CrashFixture, TRIES},
+    pod::{Pod, container},
+    request::{adopted, ended_by_probe, shown_alone},
     support::facts::Instance,
     support::wait::eventually,
 };
@@ -21,20 +21,9 @@ containers:
   livenessProbe: {exec: {command: ['true']}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 3}
 ";
 
-/// How often the container is restarted until a probe was due before a start.
-const TRIES: u32 = 12;
-
 /// Waits until one instance of the container runs, and the kubelet reports it as Ready.
 fn running(pod: &Pod<'_>) -> Instance {
-    eventually("a container that is Ready", || {
-        let (facts, object) = (pod.facts(), pod.get());
-        let running: Vec<_> = facts.of("app").filter(|instance| instance.pid != 0).collect();
-        let id = container(&object, "app")?.container_id.as_ref()?;
-        match running[..] {
-            [instance] if id.ends_with(&instance.id) && is_ready(&object) => Some(instance.clone()),
-            _ => None,
-        }
-    })
+    eventually("a container that is Ready", || shown_alone(&pod.facts(), &pod.get(), "app").cloned())
 }
 
 #[test]

@@ -9,13 +9,10 @@ use inplace::cri::{
 
 use crate::{
     cluster::block_on,
-    crash::{CrashFixture, HeldOperation, LONG, TestedPod, Way},
+    crash::{CrashFixture, HeldOperation, LONG, TRIES, TestedPod, Way},
     ongoing::{containers, running_fence},
     support::wait::{eventually, eventually_within},
 };
-
-/// How often a kubelet may be faster than the agent.
-const TRIES: usize = 12;
 
 /// The id of the pod's running fence.
 fn fence(held_operation: &HeldOperation<'_>) -> Option<String> {

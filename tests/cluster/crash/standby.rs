@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::{
     agent::status,
-    crash::start_first::{Held, Point, TRIES, hold},
-    crash::{CrashFixture, LONG},
+    crash::start_first::{Held, Point, hold},
+    crash::{CrashFixture, LONG, TRIES},
     ongoing::{containers, end_process, is_fence, is_running},
     orphaned_fence::collection,
     pod::{Pod, is_ready},

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     agent::{Agent, status},
-    crash::{CrashFixture, LONG},
+    crash::{CrashFixture, LONG, TRIES},
     pod::{Pod, is_ready},
     request::{adopted, request},
     start_first::{Client, SHARED},
@@ -21,8 +21,6 @@ use crate::{
 
 /// The number of pods: each has a client, and the machine must have time left for the kubelet.
 const PODS: usize = 4;
-/// How often a point may be missed: the kubelet's timing decides which effects a replacement needs.
-pub(super) const TRIES: usize = 12;
 
 /// A way of replacing a container, and the name of a fault point on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use super::page;
 use crate::sources::product;
+use crate::support::http_client;
 
 /// One metric.
 #[derive(Debug)]
@@ -237,10 +238,6 @@ fn serve(args: &[&str]) -> String {
         let is_admin = fields["message"].as_str()?.contains("/metrics");
         fields["address"].as_str().filter(|_| is_admin)?.parse::<SocketAddr>().ok()
     });
-    let mut stream =
-        TcpStream::connect(address.unwrap_or_else(|| panic!("{args:?} serves nothing"))).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let address = address.unwrap_or_else(|| panic!("{args:?} serves nothing"));
+    http_client::get(TcpStream::connect(address).unwrap(), "/metrics").unwrap().1
 }

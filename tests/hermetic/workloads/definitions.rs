@@ -1,31 +1,19 @@
 //! An older `CustomResourceDefinition` in the API server is reported by the controller that leads, as long as it leads.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use inplace::api::crd;
 use serde_json::Value;
 
 use super::super::api_server::{ApiServer, Fault};
-use crate::support::wait::eventually;
+use super::pages::Controller;
+use crate::support::{http_client, wait::eventually};
 
 /// The metrics of the process at `address`.
 fn metrics(address: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-struct Controller(Child);
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    http_client::get(TcpStream::connect(address).unwrap(), "/metrics").unwrap().1
 }
 
 #[tokio::test]

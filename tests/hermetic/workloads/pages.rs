@@ -58,7 +58,8 @@ async fn a_list_whose_token_expires_starts_again_and_misses_nothing() {
     drop(running);
 }
 
-struct Controller(Child);
+/// A controller; killed on drop.
+pub(super) struct Controller(pub(super) Child);
 
 impl Drop for Controller {
     fn drop(&mut self) {
