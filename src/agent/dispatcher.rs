@@ -228,7 +228,8 @@ impl<B: StatusSink> Dispatcher<B> {
             return;
         }
         let asked = self.sink.asked(&key, id);
-        let (node, sink, of) = (self.node_with(self.permits.resume()), self.sink.clone(), key.clone());
+        let (node, sink, of) =
+            (self.node_with(self.permits.resume(&pod.namespace)), self.sink.clone(), key.clone());
         // There is no begin event: the process that died has written it.
         let begun = Begin { id: id.to_owned(), asked, in_group, event: None };
         self.begin(key, begun, node, move |node, control, observer| async move {
@@ -348,7 +349,7 @@ impl<B: StatusSink> Dispatcher<B> {
             self.not_yet(&key, &request, pod_request.group.as_ref(), now, why);
             return;
         }
-        let Some(permit) = self.permits.take() else {
+        let Some(permit) = self.permits.take(&key.namespace) else {
             let why = "waiting for another operation on this node to end";
             self.not_yet(&key, &request, pod_request.group.as_ref(), now, why);
             return;

@@ -78,6 +78,13 @@ pub fn is_changeable_field(path: &str) -> bool {
     ["metadata.labels", "metadata.annotations"].iter().any(|start| path.starts_with(start))
 }
 
+/// True for a lifecycle handler that connects to the address of its own pod.
+pub fn asks_own_pod(handler: &Value) -> bool {
+    let has_no_host = |action: &Value| action.get("host").and_then(Value::as_str).is_none_or(str::is_empty);
+    let actions = ["httpGet", "tcpSocket"].into_iter().filter_map(|kind| handler.get(kind));
+    actions.filter(|action| action.is_object()).any(has_no_host)
+}
+
 /// True for an init container that keeps running beside the regular containers.
 pub fn is_sidecar(container: &Value) -> bool {
     container.get("restartPolicy").and_then(Value::as_str) == Some("Always")

@@ -31,6 +31,10 @@ pub use gates::{BadGate, FurtherGates, further_gate};
 /// pod's uid).
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// The memory of a text beside its characters: the place in its map or list, and a block of the heap for each of key and
+/// value. Of many short texts it is most of the memory.
+pub(super) const ENTRY: usize = 128;
+
 /// A pod of the node.
 #[derive(Clone, Debug, serde::Deserialize, Resource)]
 #[serde(from = "raw::Pod")]
@@ -74,19 +78,20 @@ impl Pod {
     /// The approximate memory use of this value, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let annotations = self.metadata.annotations.iter().flatten();
-        let annotations: usize = annotations.map(|(key, value)| key.len() + value.len()).sum();
+        let annotations: usize = annotations.map(|(key, value)| ENTRY + key.len() + value.len()).sum();
+        let texts = |texts: &[String]| texts.iter().map(|text| ENTRY + text.len()).sum::<usize>();
         let of_container = |container: &DeclaredContainer| {
-            let devices: usize = container.devices.iter().map(String::len).sum();
-            let probe = container.readiness.iter().flat_map(|probe| probe.command.iter());
-            let probe: usize = probe.map(|word| size_of::<String>() + word.len()).sum();
+            let devices: usize = texts(&container.devices);
+            let probe: usize = container.readiness.iter().map(|probe| texts(&probe.command)).sum();
             size_of::<DeclaredContainer>()
+                + ENTRY
                 + container.image.len()
                 + container.image_id.len()
                 + devices
                 + probe
         };
         let containers: usize = self.declared.containers.iter().map(of_container).sum();
-        let secrets: usize = self.pull_secrets.iter().map(String::len).sum();
+        let secrets = texts(&self.pull_secrets);
         let gates: usize = self.other_gates.iter().map(OtherGate::bytes).sum();
         size_of::<Self>() + annotations + containers + secrets + gates + self.membership.bytes()
     }

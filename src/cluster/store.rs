@@ -90,6 +90,7 @@ impl<T: Cached> CacheState<T> {
         if let Some(cached) = self.objects.get_mut(&key)
             && object.is_as(cached)
         {
+            self.quota.exchange(cached.share(), object.share());
             *cached = object;
             return false;
         }

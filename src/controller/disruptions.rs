@@ -22,12 +22,15 @@ use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::{Store, is_not_older};
 use crate::cluster::trim::{self, Trim, Trimmed, meta_of, within};
 use crate::cluster::version::Moved;
+use crate::controller::workloads::cache::bounds::memory;
 use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta};
 use crate::process::clock;
 
 const DISRUPTIONS: Moved = Moved { group: "policy", plural: "poddisruptionbudgets" };
 /// The page size of lists: any user can create budgets, each as large as the API server allows.
 const PAGE: u32 = 20;
+/// The most memory of a cached selector, in bytes.
+const MAX_SELECTOR: usize = 32 << 10;
 /// How long the cache may take to contain what was listed.
 const UNTIL_SEEN: Duration = Duration::from_secs(5);
 
@@ -169,8 +172,11 @@ impl Trim for CachedDisruption {
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let read = serde_json::from_value::<Disruption>(source);
-        let budget = read.unwrap_or_else(|_| {
+        // A budget that is not cached would allow its pods, so the number of budgets has no limit.
+        let is_small =
+            source.pointer("/spec/selector").is_none_or(|selector| memory(selector) <= MAX_SELECTOR);
+        let read = Some(source).filter(|_| is_small).and_then(|source| serde_json::from_value(source).ok());
+        let budget = read.unwrap_or_else(|| {
             Disruption::unreadable(Meta {
                 name: meta.name.clone().unwrap_or_default(),
                 uid: meta.uid.clone().unwrap_or_default(),
@@ -264,5 +270,24 @@ impl<'a> BudgetClaims<'a> {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::podtask::disruption::Selected;
+
+    #[test]
+    fn a_budget_whose_selector_takes_much_memory_allows_no_pod() {
+        let selected = |values: usize| {
+            let values: Vec<_> = (0..values).map(|at| at.to_string()).collect();
+            let selector = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]});
+            let budget = json!({"metadata": {"name": "pdb"}, "spec": {"selector": selector}});
+            let read: Trimmed<CachedDisruption> = serde_json::from_value(budget).unwrap();
+            read.value.0.pods.clone()
+        };
+        assert!(matches!(selected(100), Selected::Labels(_)));
+        assert_eq!(selected(2000), Selected::Unreadable);
     }
 }

@@ -79,7 +79,9 @@ impl RunSelection for Orphans {
             return Ownership::Theirs;
         }
         let since = *self.away.entry(node.to_owned()).or_insert_with(Instant::now);
-        if since.elapsed() >= grace(run) { Ownership::Ours } else { Ownership::Unknown }
+        // An earlier leader has waited for the agent of what it has taken.
+        let is_taken = run.runner() == Some(RUNNER);
+        if is_taken || since.elapsed() >= grace(run) { Ownership::Ours } else { Ownership::Unknown }
     }
 
     /// The pod that the arguments name, if any, is looked up by name: the controller has no runtime that could

@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::api::annotation;
 use crate::api::hook_run::{HookPhase, HookRunStatus};
 use crate::api::workload::WorkloadHook;
-use crate::podtask::pod::Pod;
+use crate::podtask::pod::{Pod, PodPhase};
 use crate::podtask::time::later;
 use crate::workload::action::NewHookRun;
 
@@ -76,9 +76,9 @@ pub enum Verdict {
     StartHook(Box<NewHookRun>, Option<String>),
 }
 
-/// True when the guard decides about this pod at all. A pod that has ended or was never scheduled has nothing to
-/// prepare. A pod that is already being deleted cannot be kept any more. A static pod is controlled by its file, not
-/// by this copy.
+/// True when the guard decides about this pod at all. A pod that has ended, was never scheduled or has never run a
+/// container has nothing to prepare. A pod that is already being deleted cannot be kept any more. A static pod is
+/// controlled by its file, not by this copy.
 pub fn is_guarded(pod: &core::Pod) -> bool {
     let meta = &pod.metadata;
     let guarded = meta.labels.as_ref().and_then(|all| all.get(annotation::DELETE_GUARD));
@@ -87,7 +87,22 @@ pub fn is_guarded(pod: &core::Pod) -> bool {
     let over = read.has_ended();
     let deleting = read.is_deleting();
     let placed = read.node.is_some_and(|node| !node.is_empty());
-    guarded.is_some_and(|value| value == "true") && !mirror && !deleting && !over && placed
+    let label = guarded.is_some_and(|value| value == "true");
+    label && !mirror && !deleting && !over && placed && !has_never_run(pod, read.phase)
+}
+
+/// True when the kubelet reports the containers of the pod, and none of them has ever run, for example because an image
+/// cannot be pulled: no hook could reach it.
+fn has_never_run(pod: &core::Pod, phase: PodPhase) -> bool {
+    let status = pod.status.iter();
+    let lists = status.flat_map(|status| [&status.init_container_statuses, &status.container_statuses]);
+    let mut reported = lists.flatten().flatten().peekable();
+    let is_new = |container: &core::ContainerStatus| {
+        let waits = container.state.as_ref().is_some_and(|state| state.waiting.is_some());
+        let has_ended = container.last_state.as_ref().is_some_and(|last| last.terminated.is_some());
+        waits && !has_ended && container.restart_count == 0
+    };
+    phase == PodPhase::Pending && reported.peek().is_some() && reported.all(is_new)
 }
 
 /// Kind and name of the `GameDeployment` or `GameStatefulSet` that controls a pod, unless the pod names its hook

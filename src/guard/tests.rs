@@ -99,10 +99,28 @@ fn ask(verdict: Verdict) -> (NewHookRun, Option<String>) {
 #[test]
 fn a_pod_with_the_label_is_guarded_until_it_has_ended() {
     assert!(is_guarded(&pod(&json!({}))));
-    assert!(
-        is_guarded(&pod(&json!({"status": {"phase": "Pending"}}))),
-        "a pod that has begun to start is guarded too"
-    );
+    let pending = |init: Value, app: Value| {
+        let status = |name: &str, more: Value| {
+            let mut one =
+                json!({"name": name, "image": "", "imageID": "", "ready": false, "restartCount": 0});
+            merge(&mut one, &more);
+            one
+        };
+        json!({"status": {"phase": "Pending", "initContainerStatuses": [status("init", init)],
+            "containerStatuses": [status("app", app)]}})
+    };
+    let waits = || json!({"state": {"waiting": {"reason": "ImagePullBackOff"}}});
+    for guarded in [
+        json!({"status": {"phase": "Pending"}}),
+        pending(json!({"state": {"running": {}}}), waits()),
+        pending(json!({"state": {"terminated": {"exitCode": 0}}}), waits()),
+        pending(waits(), json!({"state": waits()["state"], "lastState": {"terminated": {"exitCode": 1}}})),
+        pending(waits(), json!({"state": waits()["state"], "restartCount": 1})),
+    ] {
+        assert!(is_guarded(&pod(&guarded)), "it has begun to start, or nothing is known: {guarded}");
+    }
+    let never_ran = pending(waits(), waits());
+    assert!(!is_guarded(&pod(&never_ran)), "its image cannot be pulled");
     for exempt in [
         json!({"metadata": {"labels": {"inplace.dev/delete-guard": "false"}}}),
         json!({"metadata": {"labels": null}}),

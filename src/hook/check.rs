@@ -75,21 +75,24 @@ pub fn for_agent(
     prepare(template, given, Some(injected))
 }
 
-/// Headers and bodies may contain secrets. So a user who may only request a run must not choose the host to which
-/// the template sends them.
+/// Headers, bodies and the user in a URL may be or contain secrets. So a user who may only request a run must not
+/// choose the host to which the template sends them.
 fn hosts_stay(template: &HookTemplateSpec, given: &[HookArg]) -> Result<(), Invalid> {
     let sends = |web: &&Web| !web.headers.is_empty() || web.body.is_some() || web.url.contains('@');
     for metric in &template.metrics {
-        let Some(web) = metric.provider.web.as_ref().filter(sends) else { continue };
-        for name in template::of_host(&web.url) {
+        let web = metric.provider.web.as_ref().filter(sends).map(|web| ("provider.web.url", &web.url));
+        let prometheus = metric.provider.prometheus.as_ref().filter(|asked| asked.address.contains('@'));
+        let prometheus = prometheus.map(|asked| ("provider.prometheus.address", &asked.address));
+        let Some((field, url)) = web.or(prometheus) else { continue };
+        for name in template::of_host(url) {
             let declared = template.args.iter().find(|arg| arg.name == name);
             let Some(value) = declared.and_then(|arg| arg.value.as_ref()) else { continue };
             if given.iter().any(|arg| arg.name == name && arg.value != *value) {
                 let problem = format!(
-                    "`args.{name}` is a part of the host, and this template sends headers or a body there: a request \
-                     cannot override the value that the template gives it"
+                    "`args.{name}` is a part of the host, and this template sends headers, a body or a user there: \
+                     a request cannot override the value that the template gives it"
                 );
-                return Err(Check { metric: &metric.name, args: &[] }.wrong("provider.web.url", &problem));
+                return Err(Check { metric: &metric.name, args: &[] }.wrong(field, &problem));
             }
         }
     }
@@ -429,13 +432,14 @@ mod tests {
 
     #[test]
     fn a_request_does_not_choose_the_host_that_gets_what_a_template_sends() {
-        let template = |web: Value| -> HookTemplateSpec {
+        let template_of = |provider: Value| -> HookTemplateSpec {
             serde_json::from_value(json!({
-                "metrics": [{ "name": "m", "provider": { "web": web } }],
+                "metrics": [{ "name": "m", "provider": provider }],
                 "args": [{ "name": "host", "value": "safe" }, { "name": "open" }, { "name": "path", "value": "a" }],
             }))
             .unwrap()
         };
+        let template = |web: Value| template_of(json!({ "web": web }));
         let given = |name: &str, value: &str| {
             let open = HookArg { name: "open".into(), value: "x".into() };
             vec![open, HookArg { name: name.into(), value: value.into() }]
@@ -461,6 +465,17 @@ mod tests {
         assert!(prepare(&template(json!({ "url": url })), &given("host", "evil"), None).is_ok());
         let open = template(json!({ "url": "http://{{ args.open }}", "headers": header }));
         assert!(prepare(&open, &given("path", "x"), None).is_ok());
+        let user = template(json!({ "url": "http://reader:s3cr3t@{{ args.host }}" }));
+        assert!(prepare(&user, &given("host", "evil"), None).is_err());
+        let asks =
+            |address: &str| template_of(json!({ "prometheus": { "address": address, "query": "up" } }));
+        let user = asks("http://reader:s3cr3t@{{ args.host }}:9090/{{ args.path }}");
+        let error = prepare(&user, &given("host", "evil"), None).unwrap_err().to_string();
+        assert!(error.contains("provider.prometheus.address: `args.host` is a part of the host"), "{error}");
+        assert!(!error.contains("s3cr3t"), "{error}");
+        assert!(prepare(&user, &given("path", "x"), None).is_ok());
+        assert!(prepare(&user, &given("host", "safe"), None).is_ok());
+        assert!(prepare(&asks("http://{{ args.host }}:9090"), &given("host", "evil"), None).is_ok());
     }
 
     #[test]

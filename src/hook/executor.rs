@@ -12,12 +12,12 @@ use jiff::Timestamp;
 
 use crate::api::hook_run::{HookPhase, HookRunSpec, HookRunStatus};
 use crate::hook::measured::Measured;
-use crate::hook::permits::Permits;
 use crate::hook::place::Place;
 use crate::hook::program::{Next, Program};
 use crate::hook::provider;
 use crate::hook::settings::Settings;
 use crate::process::clock;
+use crate::process::permits::Permits;
 
 /// Runs hooks. Clones share the permits.
 #[derive(Clone)]

@@ -9,6 +9,8 @@
 //! differ by less than 2e-16, so that `@.rate == 0` holds for 1e-17, and `serde_json`'s numbers lose their spelling.
 //! Here each step is counted, and numbers keep their spelling.
 
+use std::cmp::Ordering;
+
 use jsonpath_rust::parser::model::{
     Comparable, Comparison, Filter, FilterAtom, Literal, Segment, Selector, SingularQuery,
     SingularQuerySegment, Test,
@@ -23,6 +25,8 @@ const MAX_PATH: usize = 512;
 const MAX_NESTING: usize = 8;
 /// Maximum number of values that the evaluation of one path may visit.
 const MAX_STEPS: usize = 200_000;
+/// So many bytes of a text or number that is compared count as one value.
+const BYTES_OF_A_STEP: usize = 64;
 /// Maximum length of a result, in bytes.
 const MAX_RESULT: usize = 64 * 1024;
 
@@ -181,14 +185,23 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn step(&mut self) -> Result<(), Spent> {
-        self.steps += 1;
+        self.spend(1)
+    }
+
+    /// Counts the bytes that a comparison reads.
+    fn read(&mut self, bytes: usize) -> Result<(), Spent> {
+        self.spend(bytes / BYTES_OF_A_STEP)
+    }
+
+    fn spend(&mut self, steps: usize) -> Result<(), Spent> {
+        self.steps += steps;
         if self.steps > MAX_STEPS { Err(Spent) } else { Ok(()) }
     }
 
     /// The member of that name. The search in a map counts as work as well.
     fn member(&mut self, node: &'a Json, name: &str) -> Result<Option<&'a Json>, Spent> {
         if let Json::Map(members) = node {
-            self.steps += members.len() / 8;
+            self.spend(members.len() / 8)?;
         }
         self.step()?;
         Ok(node.get(name))
@@ -287,7 +300,15 @@ impl<'a> Walk<'a> {
             Filter::Atom(FilterAtom::Comparison(comparison)) => {
                 let (left, right) = comparison.vals();
                 let (left, right) = (self.side(left, node)?, self.side(right, node)?);
-                Ok(compare(comparison, left.as_ref(), right.as_ref()))
+                let order = self.order(left.as_ref(), right.as_ref())?;
+                Ok(match **comparison {
+                    Comparison::Eq(..) => order.is_some_and(Ordering::is_eq),
+                    Comparison::Ne(..) => order.is_none_or(Ordering::is_ne),
+                    Comparison::Lt(..) => order.is_some_and(Ordering::is_lt),
+                    Comparison::Lte(..) => order.is_some_and(Ordering::is_le),
+                    Comparison::Gt(..) => order.is_some_and(Ordering::is_gt),
+                    Comparison::Gte(..) => order.is_some_and(Ordering::is_ge),
+                })
             }
         }
     }
@@ -299,6 +320,9 @@ impl<'a> Walk<'a> {
             Comparable::SingularQuery(SingularQuery::Root(segments)) => self.single(self.root, segments)?,
             Comparable::Function(_) => None,
         };
+        if let Some(Json::Number(spelling)) = found {
+            self.read(spelling.len())?;
+        }
         Ok(found.map(Scalar::json))
     }
 
@@ -310,7 +334,10 @@ impl<'a> Walk<'a> {
         for segment in segments {
             let next = match (segment, node) {
                 (SingularQuerySegment::Name(name), _) => self.member(node, name)?,
-                (SingularQuerySegment::Index(index), Json::List(list)) => at(list, *index),
+                (SingularQuerySegment::Index(index), Json::List(list)) => {
+                    self.step()?;
+                    at(list, *index)
+                }
                 (SingularQuerySegment::Index(_), _) => None,
             };
             match next {
@@ -319,6 +346,57 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(Some(node))
+    }
+
+    /// How two operands are ordered; `None` if they are neither equal nor ordered. Two missing values are equal, a
+    /// missing value and a present one are not.
+    fn order(
+        &mut self,
+        left: Option<&Scalar<'_>>,
+        right: Option<&Scalar<'_>>,
+    ) -> Result<Option<Ordering>, Spent> {
+        let (Some(left), Some(right)) = (left, right) else {
+            return Ok((left.is_none() && right.is_none()).then_some(Ordering::Equal));
+        };
+        if let (Some(left), Some(right)) = (left.text(), right.text()) {
+            self.read(left.len().min(right.len()))?;
+            return Ok(Some(left.cmp(right)));
+        }
+        let equal = match (left, right) {
+            (Scalar::Number(left), Scalar::Number(right)) => return Ok(left.partial_cmp(right)),
+            (Scalar::Other(left), Scalar::Other(right)) => self.equal(left, right)?,
+            _ => left == right,
+        };
+        Ok(equal.then_some(Ordering::Equal))
+    }
+
+    /// Whether two values are equal. Each value that is compared counts as work.
+    fn equal(&mut self, left: &Json, right: &Json) -> Result<bool, Spent> {
+        self.step()?;
+        match (left, right) {
+            (Json::List(left), Json::List(right)) if left.len() == right.len() => {
+                for (left, right) in left.iter().zip(right) {
+                    if !self.equal(left, right)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            (Json::Map(left), Json::Map(right)) if left.len() == right.len() => {
+                for ((name, left), (other, right)) in left.iter().zip(right) {
+                    self.read(name.len())?;
+                    if name != other || !self.equal(left, right)? {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+            (Json::Text(text) | Json::Number(text), _) => {
+                self.read(text.len())?;
+                Ok(left == right)
+            }
+            _ => Ok(left == right),
+        }
     }
 }
 
@@ -403,30 +481,6 @@ impl<'a> Scalar<'a> {
     }
 }
 
-/// Two missing values are equal; a missing value and a present one are neither equal nor ordered.
-fn compare(comparison: &Comparison, left: Option<&Scalar<'_>>, right: Option<&Scalar<'_>>) -> bool {
-    let equal = match (left, right) {
-        (Some(left), Some(right)) => match (left.text(), right.text()) {
-            (Some(left), Some(right)) => left == right,
-            _ => left == right,
-        },
-        (left, right) => left.is_none() && right.is_none(),
-    };
-    let less = |left: Option<&Scalar<'_>>, right: Option<&Scalar<'_>>| match (left, right) {
-        (Some(Scalar::Number(left)), Some(Scalar::Number(right))) => left < right,
-        (Some(left), Some(right)) => matches!((left.text(), right.text()), (Some(l), Some(r)) if l < r),
-        _ => false,
-    };
-    match comparison {
-        Comparison::Eq(..) => equal,
-        Comparison::Ne(..) => !equal,
-        Comparison::Lt(..) => less(left, right),
-        Comparison::Lte(..) => equal || less(left, right),
-        Comparison::Gt(..) => less(right, left),
-        Comparison::Gte(..) => equal || less(right, left),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -505,6 +559,11 @@ mod tests {
         );
     }
 
+    /// Compares the same two values again and again, for each value of `$[2]`.
+    fn repeated(comparison: &str) -> String {
+        format!("$[2][?{}]", [comparison; 35].join("||"))
+    }
+
     #[test]
     fn work_and_result_are_bounded() {
         let nested = format!("{}1{}", "[1,".repeat(60), "]".repeat(60));
@@ -515,6 +574,21 @@ mod tests {
         let wide = format!("{{\"l\":[{}0],{members},\"z\":0}}", "0,".repeat(30_000));
         let path = "$.l[?@ == $.z]".to_owned();
         assert_eq!(select(wide.as_bytes(), &path), Err(PathError::TooMuch(path)));
+        let (number, text) = ("9".repeat(100_000), "x".repeat(100_000));
+        let texts = format!("[\"{text}a\",\"{text}b\",[0,0,0,0,0,0,0,0,0,0]]");
+        let tree = format!("[{}0]", "0,".repeat(20_000));
+        let deep = format!("{}1{}", "[".repeat(60), "]".repeat(60));
+        let wide = format!("[{}0]", "0,".repeat(5000));
+        let deeply = format!("$[1][?${}==2]", "[0]".repeat(60));
+        for (body, path) in [
+            (texts.clone(), repeated("$[0]>$[1]")),
+            (texts, repeated("$[0]==$[1]")),
+            (format!("[{number},0,[0,0,0,0,0,0,0,0,0,0]]"), repeated("$[0]<0")),
+            (format!("[{tree},[{}1],[0,0]]", "0,".repeat(20_000)), repeated("$[0]==$[1]")),
+            (format!("[{deep},{wide}]"), deeply),
+        ] {
+            assert_eq!(select(body.as_bytes(), &path), Err(PathError::TooMuch(path.clone())), "{path}");
+        }
         let long = format!("[\"{}\"]", "x".repeat(70_000));
         assert_eq!(select(long.as_bytes(), "$[0]"), Err(PathError::TooLong("$[0]".into())));
     }

@@ -17,7 +17,6 @@ pub mod executor;
 pub mod json;
 pub mod json_path;
 pub mod measured;
-pub(crate) mod permits;
 pub mod place;
 pub mod problems;
 pub mod program;

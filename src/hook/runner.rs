@@ -36,7 +36,7 @@ const SMALL: usize = 8 << 10;
 pub enum Ownership {
     /// This runner's.
     Ours,
-    /// Another runner's. If it runs here, it is released.
+    /// Another runner's. If it runs here, or an earlier process of this runner has taken it, it is released.
     Theirs,
     /// Not yet known. If it runs here, it continues; otherwise it is not started.
     Unknown,
@@ -176,14 +176,20 @@ impl<D: RunSelection> Runner<D> {
         self.open.retain(|uid, _| there.get(uid).is_some_and(|run| !run.is_deleting()));
         self.selection.begin();
         let ownerships: Vec<_> = runs.iter().map(|run| (self.selection.ownership(run), run)).collect();
-        let mut waiting = Vec::new();
+        let (mut waiting, mut to_release) = (Vec::new(), Vec::new());
         for (ownership, run) in &ownerships {
             let Some(uid) = run.uid() else { continue };
+            let is_open = !run.is_completed() && !run.is_deleting();
             if let Some(hold) = self.open.get_mut(&uid) {
                 hold.report(run, *ownership != Ownership::Theirs);
-            } else if *ownership == Ownership::Ours && !run.is_completed() && !run.is_deleting() {
+            } else if *ownership == Ownership::Ours && is_open {
                 waiting.push((uid, *run));
+            } else if *ownership == Ownership::Theirs && is_open && self.is_named_on(run) {
+                to_release.push((uid, *run));
             }
+        }
+        for (uid, run) in to_release {
+            self.begin(uid, run, false);
         }
         let waiting = self.begin_some(waiting);
         let ours = ownerships
@@ -212,14 +218,19 @@ impl<D: RunSelection> Runner<D> {
             let Some(queue) = queues.get_mut(&namespace) else { break };
             if let Some((_, uid, run)) = queue.pop_front() {
                 allowance.take(&namespace, weight(run));
-                self.begin(uid, run);
+                self.begin(uid, run, true);
             }
         }
         queues.values().map(|queue| i64::try_from(queue.len()).unwrap_or(i64::MAX)).sum()
     }
 
-    fn begin(&mut self, uid: String, run: &Arc<Summary>) {
-        let (ours, sight) = watch::channel(true);
+    fn is_named_on(&self, run: &Summary) -> bool {
+        run.runner() == Some(self.context.identity.runner.as_str())
+    }
+
+    /// Starts the task of a HookRun; one that is not `ours` is only released.
+    fn begin(&mut self, uid: String, run: &Arc<Summary>, ours: bool) {
+        let (ours, sight) = watch::channel(ours);
         let place = self.selection.place(run);
         let run_lease = HookRunLease::new(Arc::clone(&self.context), sight, run.as_ref().clone(), place);
         self.tasks.spawn(run_lease.run());

@@ -176,11 +176,13 @@ impl EffectExecutor {
             self.permit.give_back();
         }
         let pulls = self.pulls.clone();
-        if pulls.is_full(reference) {
+        if pulls.is_full(reference, &self.pod.namespace) {
             progress(format!("waiting for a permit to pull {reference}"));
         }
         let began = tokio::time::Instant::now();
-        let Ok(Some(_permit)) = tokio::time::timeout(limit, pulls.acquire(reference)).await else {
+        let Ok(Some(_permit)) =
+            tokio::time::timeout(limit, pulls.acquire(reference, &self.pod.namespace)).await
+        else {
             let message = "no permit to pull was available in time".to_owned();
             return Err(EffectError { class: Class::Final, message });
         };

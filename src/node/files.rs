@@ -6,6 +6,7 @@
 
 use std::fs::{DirEntry, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -34,15 +35,40 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     CALLS.run(file, LIMIT, call).await.unwrap_or_else(|late| Err(late.into()))
 }
 
-/// Removes a log that no other component removes. A missing file counts as removed.
+/// Removes a log that no other component removes, with what was rotated from it. A missing file counts as removed.
 pub(super) async fn remove(log: PathBuf) {
     let path = log.clone();
     let removed =
-        run_blocking(&format!("remove {}", log.display()), move || std::fs::remove_file(path)).await;
-    if let Err(error) = removed
-        && error.kind() != ErrorKind::NotFound
-    {
+        run_blocking(&format!("remove {}", log.display()), move || remove_with_rotated(&path)).await;
+    if let Err(error) = removed {
         tracing::warn!(log = %log.display(), %error, "a log file cannot be removed");
+    }
+}
+
+/// Removes `log` and the plain files beside it that are named after it, as a kubelet names what it rotates: `4.log.20261120`,
+/// `4.log.20261120.gz`. Follows no link. Blocks on the disk.
+fn remove_with_rotated(log: &Path) -> io::Result<()> {
+    remove_present(log)?;
+    let (Some(folder), Some(name)) = (log.parent(), log.file_name()) else { return Ok(()) };
+    let prefix = [name.as_bytes(), b"."].concat();
+    let entries = match folder.read_dir() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        // This is the type of the entry itself, not of what a link refers to.
+        if entry.file_name().as_bytes().starts_with(&prefix) && entry.file_type()?.is_file() {
+            remove_present(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_present(file: &Path) -> io::Result<()> {
+    match std::fs::remove_file(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
@@ -98,6 +124,33 @@ mod tests {
 
         let unseen = TerminationLog { old: PathBuf::from("/nowhere/0a1b2c3d") };
         assert!(make_termination_log(&unseen, 4).unwrap().is_none());
+    }
+
+    /// They count for the ephemeral storage of the pod.
+    #[test]
+    fn a_log_goes_with_what_was_rotated_from_it_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, outside) = (root.path().join("app"), root.path().join("outside"));
+        std::fs::create_dir_all(folder.join("inplace-standby-4.log.d")).unwrap();
+        std::fs::write(&outside, "").unwrap();
+        symlink(&outside, folder.join("inplace-standby-4.log.link")).unwrap();
+        let log = folder.join("inplace-standby-4.log");
+        let own = ["inplace-standby-4.log", "inplace-standby-4.log.20261120-100000.gz"];
+        let others = ["4.log", "4.log.20261120-100000", "inplace-standby-4.logs", "inplace-standby-40.log"];
+        for name in own.iter().chain(&others) {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        remove_with_rotated(&log).unwrap();
+        assert!(own.iter().all(|name| !folder.join(name).exists()));
+        assert!(others.iter().all(|name| folder.join(name).exists()) && outside.exists());
+        assert!(folder.join("inplace-standby-4.log.link").is_symlink());
+        assert!(folder.join("inplace-standby-4.log.d").is_dir());
+
+        // What was rotated is removed although the log itself is gone.
+        std::fs::write(folder.join(own[1]), "").unwrap();
+        remove_with_rotated(&log).unwrap();
+        assert!(!folder.join(own[1]).exists());
+        remove_with_rotated(&root.path().join("gone/4.log")).unwrap();
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use nix::unistd::syncfs;
+use serde::Deserialize;
 
 use crate::api::image::ImageRef;
 use crate::cri::client::Client;
@@ -217,12 +218,24 @@ fn check(image: &ImageRef, present: v1::ImageStatusResponse) -> Result<ImageChoi
     Ok(ImageChoice { reference: image.to_string(), id: found.id, spec_hash: None })
 }
 
+/// The part of an image's verbose status that is read. The parser skips the rest without storing it: an image can have a
+/// history of megabytes.
+#[derive(Deserialize)]
+struct Details {
+    #[serde(rename = "imageSpec")]
+    spec: Option<Spec>,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    os: Option<String>,
+    architecture: Option<String>,
+}
+
 /// Operating system and architecture from the verbose status of an image, if the runtime reports them.
 fn platform(info: &str) -> Option<(String, String)> {
-    let value: serde_json::Value = serde_json::from_str(info).ok()?;
-    let spec = value.get("imageSpec")?;
-    let text = |key| spec.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
-    Some((text("os"), text("architecture")))
+    let Spec { os, architecture } = serde_json::from_str::<Details>(info).ok()?.spec?;
+    Some((os.unwrap_or_default(), architecture.unwrap_or_default()))
 }
 
 /// Maps Rust's architecture name to Go's, which images use.
@@ -295,6 +308,19 @@ mod tests {
         assert!(check(&pinned, present(&b, here)).unwrap_err().message.contains("another digest"));
         assert!(check(&pinned, present(&a, "mips")).unwrap_err().message.contains("linux/mips"));
         assert!(check(&pinned, present(&a, "")).is_ok());
+    }
+
+    /// The nesting is deeper than a parser accepts that stores it.
+    #[test]
+    fn a_large_history_is_skipped() {
+        let nested = format!("{}{}", "[".repeat(1000), "]".repeat(1000));
+        let history = format!("[{nested}{}]", ",{}".repeat(1_000_000));
+        let info = |members: &str| format!(r#"{{"chainID":"a","imageSpec":{{{members}}}}}"#);
+        let (os, arch) = (r#""os":"linux""#, r#""architecture":"mips""#);
+        let large = info(&format!(r#"{os},"history":{history},{arch}"#));
+        assert_eq!(platform(&large), Some(("linux".to_owned(), "mips".to_owned())));
+        assert_eq!(platform(&info(os)), Some(("linux".to_owned(), String::new())));
+        assert_eq!(platform("{}"), None);
     }
 
     #[test]

@@ -406,6 +406,7 @@ impl Node {
                 facts.has_assigned_cpus = source.has_assigned_cpus();
                 facts.uses_devices = source.uses_devices();
                 facts.uses_host_network = source.uses_host_network();
+                facts.asks_own_pod = source.asks_own_pod();
                 if let Some(log) = source.termination_log() {
                     let file = format!("see {}", log.old.display());
                     let is_visible = files::run_blocking(&file, move || Ok(log.is_visible())).await;

@@ -1,5 +1,5 @@
-//! Permits limit how many operations may change containers at once on this node. Image pulls have limits of their
-//! own, in `pulls`.
+//! Permits limit how many operations may change containers at once on this node. A namespace may hold all of them, and some
+//! more are for the others. Image pulls have limits of their own, in `pulls`.
 //!
 //! An operation holds a permit from its beginning, returns it while it waits and has touched no container, acquires
 //! one again before it touches a container, and returns it while it waits for its last hook. A container that is
@@ -7,12 +7,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
+
+use crate::process::permits;
 
 /// All permits of the node. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Permits {
-    free: Arc<Semaphore>,
+    free: permits::Permits,
     returned: Arc<Notify>,
 }
 
@@ -23,24 +25,25 @@ pub struct Permit(Option<Arc<Slot>>);
 #[derive(Debug)]
 struct Slot {
     permits: Permits,
-    held: Mutex<Option<OwnedSemaphorePermit>>,
+    namespace: String,
+    held: Mutex<Option<permits::Permit>>,
 }
 
 impl Permits {
-    /// Creates `count` permits.
+    /// Creates `count` permits, and a quarter more for namespaces that hold few.
     pub fn new(count: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(count)), returned: Arc::default() }
+        Self { free: permits::Permits::with_reserve(count), returned: Arc::default() }
     }
 
-    /// A permit for an operation that is about to begin, if one is free.
-    pub fn take(&self) -> Option<Permit> {
-        let held = Arc::clone(&self.free).try_acquire_owned().ok()?;
-        Some(self.slot(Some(held)))
+    /// A permit for an operation that is about to begin, if one is free for the namespace of its pod.
+    pub fn take(&self, namespace: &str) -> Option<Permit> {
+        let held = self.free.try_acquire(namespace)?;
+        Some(self.slot(namespace, Some(held)))
     }
 
     /// A permit for an operation that an earlier process has begun: the operation continues even if none is free.
-    pub fn resume(&self) -> Permit {
-        self.slot(Arc::clone(&self.free).try_acquire_owned().ok())
+    pub fn resume(&self, namespace: &str) -> Permit {
+        self.slot(namespace, self.free.try_acquire(namespace))
     }
 
     /// Waits until a permit has been returned since the last call.
@@ -48,8 +51,9 @@ impl Permits {
         self.returned.notified().await;
     }
 
-    fn slot(&self, held: Option<OwnedSemaphorePermit>) -> Permit {
-        Permit(Some(Arc::new(Slot { permits: self.clone(), held: Mutex::new(held) })))
+    fn slot(&self, namespace: &str, held: Option<permits::Permit>) -> Permit {
+        let (permits, namespace) = (self.clone(), namespace.to_owned());
+        Permit(Some(Arc::new(Slot { permits, namespace, held: Mutex::new(held) })))
     }
 }
 
@@ -59,13 +63,11 @@ impl Permit {
         self.0.as_ref().is_none_or(|slot| slot.held().is_some())
     }
 
-    /// Waits for a permit, in first-come order.
+    /// Waits for a permit: first the namespace that holds the fewest, within it in first-come order.
     pub(super) async fn acquire(&self) {
         let Some(slot) = self.0.as_ref().filter(|slot| slot.held().is_none()) else { return };
-        // The semaphore is never closed.
-        if let Ok(permit) = Arc::clone(&slot.permits.free).acquire_owned().await {
-            *slot.held() = Some(permit);
-        }
+        let permit = slot.permits.free.acquire(&slot.namespace).await;
+        *slot.held() = permit;
     }
 
     /// Returns the permit for other operations.
@@ -77,7 +79,7 @@ impl Permit {
 }
 
 impl Slot {
-    fn held(&self) -> std::sync::MutexGuard<'_, Option<OwnedSemaphorePermit>> {
+    fn held(&self) -> std::sync::MutexGuard<'_, Option<permits::Permit>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,9 +103,9 @@ mod tests {
     #[tokio::test]
     async fn what_is_given_back_goes_to_who_waits_first() {
         let permits = Permits::new(1);
-        let first = permits.take().unwrap();
-        assert!(permits.take().is_none() && first.is_held());
-        let second = permits.resume();
+        let first = permits.take("shop").unwrap();
+        assert!(permits.take("shop").is_none() && first.is_held());
+        let second = permits.resume("shop");
         assert!(!second.is_held());
         let waits = tokio::spawn({
             let second = second.clone();
@@ -113,10 +115,10 @@ mod tests {
         first.give_back();
         permits.returned().await;
         waits.await.unwrap();
-        assert!(second.is_held() && !first.is_held() && permits.take().is_none());
+        assert!(second.is_held() && !first.is_held() && permits.take("shop").is_none());
         drop(second);
         permits.returned().await;
-        assert!(permits.take().is_some());
+        assert!(permits.take("shop").is_some());
         assert!(Permit::default().is_held());
     }
 }

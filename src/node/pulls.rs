@@ -1,5 +1,5 @@
 //! Limits how many images are pulled at once: a limit per registry, so that a registry that hangs delays only images
-//! from it, and a larger limit in all. Knows which images operations pull, so that a prefetch can yield to them. Pulls
+//! from it, and a larger limit in all, of which a namespace may use three quarters: it can name many registries. Knows which images operations pull, so that a prefetch can yield to them. Pulls
 //! nothing itself.
 
 use std::collections::{BTreeMap, HashMap};
@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::process::permits::{self, Permits};
 
 /// The total limit as a multiple of the limit per registry.
 const REGISTRIES: usize = 16;
@@ -20,7 +22,7 @@ const DEFAULT_REGISTRY: &str = "docker.io";
 #[derive(Clone, Debug)]
 pub struct Pulls {
     from_each: usize,
-    in_all: Arc<Semaphore>,
+    in_all: Permits,
     /// One semaphore per registry with pulls in progress or waiting.
     registries: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
     /// How many operations pull each reference, or wait for a permit to.
@@ -31,7 +33,7 @@ pub struct Pulls {
 #[derive(Debug)]
 pub(super) struct PullPermit {
     #[expect(dead_code, reason = "held for its drop")]
-    permits: [OwnedSemaphorePermit; 2],
+    permits: (OwnedSemaphorePermit, permits::Permit),
     #[expect(dead_code, reason = "held for its drop")]
     requested: Requested,
 }
@@ -59,27 +61,27 @@ impl Drop for Requested {
 impl Pulls {
     /// Allows `from_each` pulls from each registry.
     pub(super) fn new(from_each: usize) -> Self {
-        let in_all = Arc::new(Semaphore::new(from_each.saturating_mul(REGISTRIES)));
+        let in_all = Permits::new(from_each.saturating_mul(REGISTRIES));
         Self { from_each, in_all, registries: Arc::default(), requested: Arc::default() }
     }
 
     /// The number of pulls of operations in progress. A prefetch holds no permit and does not count.
     pub fn open(&self) -> usize {
-        self.from_each.saturating_mul(REGISTRIES).saturating_sub(self.in_all.available_permits())
+        self.in_all.held()
     }
 
-    /// Whether a pull of this reference would have to wait.
-    pub(super) fn is_full(&self, reference: &str) -> bool {
-        self.in_all.available_permits() == 0 || self.registry(reference).available_permits() == 0
+    /// Whether a pull of this reference for a pod of `namespace` would have to wait.
+    pub(super) fn is_full(&self, reference: &str, namespace: &str) -> bool {
+        self.in_all.is_full(namespace) || self.registry(reference).available_permits() == 0
     }
 
-    /// Waits for a permit to pull `reference`. The permit of its registry is acquired first: while it waits, it
+    /// Waits for a permit to pull `reference` for a pod of `namespace`. The permit of its registry is acquired first: while it waits, it
     /// holds no permit of the total.
-    pub(super) async fn acquire(&self, reference: &str) -> Option<PullPermit> {
+    pub(super) async fn acquire(&self, reference: &str, namespace: &str) -> Option<PullPermit> {
         let requested = self.request(reference);
         let of_registry = self.registry(reference).acquire_owned().await.ok()?;
-        let of_node = Arc::clone(&self.in_all).acquire_owned().await.ok()?;
-        Some(PullPermit { permits: [of_registry, of_node], requested })
+        let of_node = self.in_all.acquire(namespace).await?;
+        Some(PullPermit { permits: (of_registry, of_node), requested })
     }
 
     /// Returns once no operation pulls an image or waits to.
@@ -160,11 +162,11 @@ mod tests {
             }
         };
         assert_eq!(ends(&pulls).await, None, "no operation pulls");
-        let same = pulls.acquire("a/x").await.unwrap();
+        let same = pulls.acquire("a/x", "shop").await.unwrap();
         assert_eq!(ends(&pulls).await, Some(TAKES_OVER));
         let waiting = tokio::spawn({
             let pulls = pulls.clone();
-            async move { pulls.acquire("a/y").await }
+            async move { pulls.acquire("a/y", "shop").await }
         });
         tokio::task::yield_now().await;
         assert_eq!(ends(&pulls).await, Some(Duration::ZERO), "an operation waits for a permit");
@@ -172,7 +174,7 @@ mod tests {
         drop(waiting.await.unwrap());
         pulls.idle().await;
         // A pull of the same image that ends soon does not end the prefetch.
-        let same = pulls.acquire("a/x").await.unwrap();
+        let same = pulls.acquire("a/x", "shop").await.unwrap();
         let soon = async {
             tokio::time::sleep(TAKES_OVER / 2).await;
             drop(same);
@@ -183,22 +185,27 @@ mod tests {
     #[tokio::test]
     async fn one_registry_takes_nothing_from_another() {
         let pulls = Pulls::new(1);
-        let held = pulls.acquire("a.example/x").await.unwrap();
-        assert!(pulls.is_full("a.example/y") && !pulls.is_full("b.example/y"));
-        let second = pulls.acquire("b.example/y").await.unwrap();
+        let held = pulls.acquire("a.example/x", "shop").await.unwrap();
+        assert!(pulls.is_full("a.example/y", "shop") && !pulls.is_full("b.example/y", "shop"));
+        let second = pulls.acquire("b.example/y", "shop").await.unwrap();
         assert_eq!(pulls.open(), 2);
         drop(held);
-        assert!(!pulls.is_full("a.example/y"));
+        assert!(!pulls.is_full("a.example/y", "shop"));
         drop(second);
         assert_eq!(pulls.open(), 0);
         // The semaphores of unused registries are removed.
-        pulls.is_full("c.example/z");
+        pulls.is_full("c.example/z", "shop");
         assert_eq!(pulls.registries.lock().unwrap().len(), 1);
-        // There is also a limit across all registries.
+        // There is also a limit across all registries, of which one namespace leaves a part to the others.
         let mut all = Vec::new();
-        for number in 0..REGISTRIES {
-            all.push(pulls.acquire(&format!("r{number}.example/x")).await.unwrap());
+        for number in 0..permits::share(REGISTRIES) {
+            all.push(pulls.acquire(&format!("r{number}.example/x"), "shop").await.unwrap());
         }
-        assert!(pulls.is_full("another.example/x"));
+        assert!(pulls.is_full("another.example/x", "shop"));
+        assert!(!pulls.is_full("another.example/x", "bank"));
+        for number in permits::share(REGISTRIES)..REGISTRIES {
+            all.push(pulls.acquire(&format!("r{number}.example/x"), "bank").await.unwrap());
+        }
+        assert!(pulls.is_full("another.example/x", "bank"));
     }
 }

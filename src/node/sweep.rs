@@ -20,6 +20,7 @@ use crate::failure::Class;
 use crate::node::fence;
 use crate::node::journal::{File, Journal, JournalError};
 use crate::node::pre_stop;
+use crate::operation::standby::serves_after;
 use crate::process::clock;
 
 /// Time limit of one call. A container that cannot be removed now is tried again in the next sweep.
@@ -29,12 +30,10 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MAX_GRACE: Duration = Duration::from_secs(30);
 /// The time that a standby has between SIGTERM and SIGKILL, however long its preStop handler takes.
 const MIN_GRACE: Duration = Duration::from_secs(2);
-/// The age at which a container is expected to serve, so that a standby beside it is not needed. One that fails has ended by
-/// then.
-const SERVES_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// Removes all orphans, either of one pod whose journal the caller has locked or of all pods, and returns their
-/// number.
+/// number. Of one pod, it leaves a standby that runs: the request that follows may be refused, and an operation stops the
+/// standbys of its containers itself.
 pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) -> Result<usize, Error> {
     let client = &client.within(LIMIT);
     let filter = held.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
@@ -53,7 +52,8 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
             },
         };
         if has_no_operation(journal, &pod).await && is_still_ours(client, &pod, &container.id).await? {
-            if is_standby(&container.labels) && !stop_standby(client, &pod, &container).await? {
+            let serves = is_standby(&container.labels) && may_run(&container);
+            if serves && (held.is_some() || !stop_standby(client, &pod, &container).await?) {
                 continue;
             }
             removed += usize::from(
@@ -87,19 +87,21 @@ async fn remove_unsafe_fences(client: &Client, only: Option<&PodRef>) -> Result<
 /// Stops an orphaned standby within the grace period of its pod, at most [`MAX_GRACE`], in which its preStop handler runs
 /// first. False if it stays: nothing else may serve, or it does not stop now.
 async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Result<bool, Error> {
-    if !matches!(standby.state(), ContainerState::ContainerRunning | ContainerState::ContainerUnknown) {
-        return Ok(true);
-    }
     let name = standby.labels.get(annotation::STANDBY);
     let containers = client.containers(Some((annotation::POD_UID, pod.uid.as_str()))).await?;
     let now = clock::now();
     let is_replaced = |other: &&Container| other.labels.get(annotation::CONTAINER_NAME) == name;
+    let has_ports = standby.annotations.contains_key(annotation::PORTS);
     let mut runs_or_ran = false;
     for other in containers.iter().filter(is_replaced) {
         runs_or_ran |= match other.state() {
-            ContainerState::ContainerRunning => is_past(other.created_at, SERVES_AFTER, now),
-            // One that has ended beside the standby may need what the standby holds. One that never started does not.
-            ContainerState::ContainerExited if other.created_at > standby.created_at => {
+            ContainerState::ContainerRunning => {
+                let ahead = SignedDuration::from_nanos(other.created_at.saturating_sub(standby.created_at));
+                is_past(other.created_at, serves_after(ahead), now)
+            }
+            // One that has ended beside the standby may need what the standby holds. One that never started does not, and
+            // neither does one whose ports the standby shares, and serves.
+            ContainerState::ContainerExited if !has_ports && other.created_at > standby.created_at => {
                 read(client, pod, &other.id).await?.is_some_and(|status| status.started_at > 0)
             }
             _ => false,
@@ -127,6 +129,10 @@ async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Res
         tracing::warn!(%pod, standby.id, %error, "an orphaned standby does not stop now: the next sweep retries");
     }
     Ok(stopped.is_ok())
+}
+
+fn may_run(container: &Container) -> bool {
+    matches!(container.state(), ContainerState::ContainerRunning | ContainerState::ContainerUnknown)
 }
 
 /// Whether `created_at`, in nanoseconds since 1970, is more than `age` before `now`.

@@ -167,6 +167,14 @@ pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapsh
     Some(Next::Do(Effect::Gate { gate }))
 }
 
+/// The same before a standby stops, which may take its whole grace period, if the gate is to be opened. A change that has
+/// failed is tried again after the stop.
+pub(super) fn reopen(operation: &Operation, outcome: &Outcome, snapshot: &Snapshot) -> Option<Next> {
+    let has_failed = operation.last_failure.as_ref().is_some_and(|last| last.verb == Verb::Gate);
+    let opens = |next: &Next| matches!(next, Next::Do(Effect::Gate { gate: GateAction::Open }));
+    settle(operation, outcome, snapshot).filter(|next| !has_failed && opens(next))
+}
+
 /// The state that the gate must still be set to when `outcome` is the end.
 fn last_gate_action(drain: &Drain, outcome: &Outcome) -> Option<GateAction> {
     if drain.settled {

@@ -6,7 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::decision::Next;
-use crate::operation::drain::settle;
+use crate::operation::drain::{reopen, settle};
 use crate::operation::effect::{Effect, Leftover, remove};
 use crate::operation::fence::unfence;
 use crate::operation::next::leaves;
@@ -33,6 +33,11 @@ pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) ->
             return Next::Do(remove(instance, Leftover::NeverStarted));
         }
         if let Some(next) = unfence(operation, target, snapshot, now) {
+            return next;
+        }
+        if snapshot.standbys(&target.name).next().is_some()
+            && let Some(next) = reopen(operation, &outcome, snapshot)
+        {
             return next;
         }
         if let Some(next) = standby::leave(operation, target, snapshot, now) {

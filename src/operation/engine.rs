@@ -258,6 +258,11 @@ pub(super) fn start_first(
             "its pod uses the network of the node, where the sockets of other processes count too".to_owned()
         );
     }
+    if facts.source.is_some_and(|source| source.asks_own_pod) {
+        return not(
+            "its preStop handler connects to the pod, where either of two containers may answer".to_owned()
+        );
+    }
     if facts.source.is_some_and(|source| source.uses_devices) && declared.devices.is_empty() {
         return not("it has devices or block volumes, which no second container can use".to_owned());
     }

@@ -189,6 +189,10 @@ pub(super) struct Bench {
     pub(super) deaf_instance: Option<String>,
     /// True when a standby never listens.
     pub(super) deaf_standby: bool,
+    /// How many sockets an instance has on the port 8080, and how many a standby.
+    pub(super) sockets: [u32; 2],
+    /// True while the sockets cannot be counted.
+    pub(super) count_fails: bool,
     /// So many milliseconds after its start, the readiness probe of a standby passes.
     pub(super) passes_after: i64,
     /// The times at which that probe was run, since the start of the standby.
@@ -221,6 +225,8 @@ impl Bench {
             listens_after: None,
             deaf_instance: None,
             deaf_standby: false,
+            sockets: [1, 1],
+            count_fails: false,
             passes_after: 0,
             probed_at: Vec::new(),
             kubelet,
@@ -292,7 +298,8 @@ impl Bench {
 
     /// As the process of a fence does.
     fn count_sockets(&mut self) {
-        self.snapshot.listeners = counts_sockets(&self.operation, &self.snapshot).map(|_| {
+        let counts = counts_sockets(&self.operation, &self.snapshot).filter(|_| !self.count_fails);
+        self.snapshot.listeners = counts.map(|_| {
             let listens = |container: &&Container| {
                 let after = self.listens_after.unwrap_or(i64::MAX);
                 let started =
@@ -302,11 +309,9 @@ impl Bench {
                     && (container.standby || self.deaf_instance.as_ref() != Some(&container.image_id))
                     && started.is_some_and(|at| self.now.duration_since(at).as_millis() >= i128::from(after))
             };
-            let count = self.snapshot.containers.iter().filter(listens).count();
-            Listeners::from([(Port::Tcp(8080), u32::try_from(count).unwrap())])
-                .into_iter()
-                .filter(|(_, count)| *count > 0)
-                .collect()
+            let sockets = |container: &Container| self.sockets[usize::from(container.standby)];
+            let count = self.snapshot.containers.iter().filter(listens).map(sockets).sum::<u32>();
+            Listeners::from([(Port::Tcp(8080), count)]).into_iter().filter(|(_, count)| *count > 0).collect()
         });
     }
 

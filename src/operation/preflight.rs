@@ -108,6 +108,8 @@ pub struct Source {
     pub uses_devices: bool,
     /// True when it uses the network of its node.
     pub uses_host_network: bool,
+    /// True when its preStop handler connects to the pod.
+    pub asks_own_pod: bool,
 }
 
 /// Why a request cannot be executed. Nothing was touched.

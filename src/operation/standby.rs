@@ -31,15 +31,17 @@ use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::port::{Listeners, Port};
 use crate::operation::snapshot::{Container, ExecProbe, Probed, Snapshot, State};
 use crate::operation::state::{MIN_STOP_SECONDS, Operation, Target, has_lasted, is_over, later};
-use sockets::{counted_again, has_run_for, listens_beside};
+use sockets::{counted_again, deciding, has_run_for, listens_beside, settles};
 pub use sockets::{counts_sockets, relevant};
-pub(super) use sockets::{listens, needs_fence};
+pub(super) use sockets::{listens, needs_fence, note_count};
 
 /// The minimum time that a standby is observed, even when `minReadySeconds` asks for less: a process that cannot share a
 /// port or a lock usually ends within it.
 const SETTLES: SignedDuration = SignedDuration::from_millis(1000);
 /// How long the creation and the start of a standby may take until the runtime reports it as running.
 const START: SignedDuration = SignedDuration::from_secs(3);
+/// The least time that a container runs until a standby beside it is not needed.
+const SERVES_AFTER: SignedDuration = SignedDuration::from_secs(60);
 /// How long the listening sockets may be impossible to count.
 const COUNTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// How many fences are created for the count. A fence ends when the pod has no memory left, or with a wrong image.
@@ -77,6 +79,9 @@ pub struct Standby {
     /// When it had proved that it can serve.
     #[serde(default)]
     pub proven_at: Option<Timestamp>,
+    /// Since when the sockets cannot be counted, while the new instance is to listen.
+    #[serde(default)]
+    pub uncounted_since: Option<Timestamp>,
     /// When its stop was begun. Its preStop handler is never begun twice.
     #[serde(default)]
     pub stopped_at: Option<Timestamp>,
@@ -105,6 +110,8 @@ pub enum Change {
     Probed(Probed),
     /// It can serve, and has added these sockets.
     Proven(Listeners, Timestamp),
+    /// Since when the sockets cannot be counted; `None` when they can be.
+    Uncounted(Option<Timestamp>),
 }
 
 /// How many seconds the readiness probes of the containers need at least before they have passed in the standbys.
@@ -125,8 +132,8 @@ impl Standby {
 
     /// All times of this state, which are moved when the clock was set.
     pub(super) fn times(&mut self) -> impl Iterator<Item = &mut Timestamp> {
-        let Self { counted_at, begun_at, probe, proven_at, stopped_at, .. } = self;
-        let times = [counted_at, begun_at, proven_at, stopped_at].into_iter().flatten();
+        let Self { counted_at, begun_at, probe, proven_at, uncounted_since, stopped_at, .. } = self;
+        let times = [counted_at, begun_at, proven_at, uncounted_since, stopped_at].into_iter().flatten();
         times.chain(probe.iter_mut().map(|probe| &mut probe.at))
     }
 
@@ -159,6 +166,7 @@ impl Standby {
                 self.probe = Some(Probe { at, passed, failure: result.err().unwrap_or_default() });
             }
             Change::Proven(added, at) => (self.added, self.proven_at) = (added, Some(at)),
+            Change::Uncounted(since) => self.uncounted_since = since,
         }
     }
 }
@@ -215,14 +223,17 @@ fn proven(
     }
     // A standby of an earlier operation, whose end was lost.
     let orphan = snapshot.standbys(&target.name).find(|container| !operation.made(container));
+    if let Some(waiting) = orphan.and_then(|orphan| needed(target, orphan, snapshot, now)) {
+        return Ok(Some(Next::Wait(waiting)));
+    }
     if let Some(next) = orphan.and_then(|orphan| stop(operation, target, orphan, now)) {
         return Ok(Some(next));
     }
     if let Some(next) = count(operation, target, snapshot, now)? {
         return Ok(Some(next));
     }
+    let since = snapshot.fences(&target.name).filter_map(|fence| fence.started_at).max();
     let Some(listeners) = &snapshot.listeners else {
-        let since = snapshot.fences(&target.name).filter_map(|fence| fence.started_at).max();
         if since.is_some_and(|since| is_over(since, COUNTED_WITHIN, now)) && own.is_none() {
             return Err("the listening sockets of the pod cannot be counted".to_owned());
         }
@@ -234,8 +245,13 @@ fn proven(
             let on = format!("waiting for the running {} to be Ready", target.name);
             return Ok(Some(Next::Wait(Waiting { until: later(now, REQUEUE), on })));
         }
-        if let Some(next) = counted_again(target, standby, snapshot, listeners, now) {
-            return Ok(Some(next));
+        let runs = snapshot.by_id(&target.forward.replaces);
+        let declared = runs.map_or(&[][..], |container| container.ports.as_slice());
+        let counted = deciding(listeners, declared, None);
+        if let Some(next) = counted_again(target, standby, snapshot, counted, REQUEUE, now) {
+            let until = since.map(|since| later(later(since, ready_timeout(operation)), REQUEUE));
+            let is_late = standby.counted.is_some() && until.is_some_and(|until| now >= until);
+            return if is_late { Err(unsettled(operation)) } else { Ok(Some(next)) };
         }
         let before = Change::Before(listeners.clone(), target.forward.replaces.clone());
         return Ok(Some(change(target, before)));
@@ -261,6 +277,25 @@ fn proven(
         State::Created | State::Unknown => Ok(Some(wait(target, now))),
         State::Exited => Err(ended(own) + &in_use(own, before)),
     }
+}
+
+/// How long a container runs until it is expected to serve, so that a standby which was created `ahead` of it is not needed:
+/// a minute, in which one that fails has ended, or as long as the standby existed before it. That contains the time in which
+/// the image loads, because a container is replaced only beside a standby that serves.
+pub fn serves_after(ahead: SignedDuration) -> SignedDuration {
+    SERVES_AFTER.max(ahead)
+}
+
+/// The wait until the standby of an earlier operation is not needed any more. While the container loads, the standby may
+/// answer its readiness probe.
+fn needed(target: &Target, orphan: &Container, snapshot: &Snapshot, now: Timestamp) -> Option<Waiting> {
+    let runs = snapshot.by_id(&target.forward.replaces).filter(|_| orphan.may_run())?;
+    let serves_after = serves_after(runs.created_at.duration_since(orphan.created_at));
+    if has_lasted(snapshot, runs.created_at, serves_after, now) {
+        return None;
+    }
+    let on = format!("waiting for {} to serve without the standby of an earlier operation", target.name);
+    Some(Waiting { until: later(now, REQUEUE), on })
 }
 
 /// The next step until the process that counts listening sockets runs: the fence of the next attempt but one.
@@ -318,8 +353,15 @@ fn observe(
     if !has_lasted(snapshot, started_at, SETTLES.max(asked), now) {
         return Ok(Some(wait(target, now)));
     }
-    if let Some(next) = counted_again(target, standby, snapshot, listeners, now) {
-        return Ok(Some(next));
+    // As for the new instance, the time counts from when it has stayed up.
+    let counts_from = later(started_at, SETTLES.max(asked));
+    let longest = ready_timeout(operation);
+    let counted = deciding(listeners, &own.ports, Some(before));
+    let settles = settles(before, listeners, own, longest);
+    if let Some(next) = counted_again(target, standby, snapshot, counted, settles, now) {
+        let was_counted = standby.counted_at.is_some_and(|at| at >= started_at);
+        let is_late = was_counted && now >= later(later(counts_from, longest), settles);
+        return if is_late { Err(unsettled(operation)) } else { Ok(Some(next)) };
     }
     let probe = readiness(target, snapshot);
     let seconds = operation.request.ready_timeout_seconds;
@@ -337,12 +379,19 @@ fn observe(
             None => return Ok(Some(change(target, Change::Proven(added, now)))),
         },
     };
-    // As for the new instance, the time counts from when it has stayed up.
-    let counts_from = later(started_at, SETTLES.max(asked));
-    if is_over(counts_from, SignedDuration::from_secs(i64::from(seconds)), now) {
+    if is_over(counts_from, longest, now) {
         return Err(unmet);
     }
     Ok(Some(wait(target, now)))
+}
+
+fn ready_timeout(operation: &Operation) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(operation.request.ready_timeout_seconds))
+}
+
+fn unsettled(operation: &Operation) -> String {
+    let seconds = operation.request.ready_timeout_seconds;
+    format!("the listening sockets of the pod do not stay the same within {seconds} s")
 }
 
 /// True when the kubelet reports the instance that is to be replaced as Ready.
@@ -418,10 +467,13 @@ pub(super) fn make_way(
     let took = target.standby.as_ref()?.took();
     let reached = target.reached.as_ref()?;
     reached.counts_from?;
+    if let Some(next) = note_count(operation, target, snapshot, now) {
+        return Some(next);
+    }
     let runs = snapshot.by_id(&reached.to.container_id)?.state == State::Running;
     let is_back = runs
         && has_run_for(operation, target, snapshot, took, now)
-        && listens(operation, target, snapshot, now);
+        && listens(operation, target, snapshot, now) == Some(true);
     if is_back { stop_all(operation, target, snapshot, now) } else { None }
 }
 

@@ -302,7 +302,10 @@ impl Operation {
     /// this process did not run. Applies only when a container was touched and no other program would start it.
     pub fn regain(&mut self, lost: SignedDuration) {
         // Nothing was observed meanwhile.
-        self.targets.iter_mut().for_each(|target| target.unclear = None);
+        for target in &mut self.targets {
+            target.unclear = None;
+            target.standby.iter_mut().for_each(|standby| standby.uncounted_since = None);
+        }
         if self.unsupervised && self.touched() {
             self.deadline_at = later(self.deadline_at, lost);
         }
@@ -511,6 +514,7 @@ impl Operation {
         }
         for standby in self.targets.iter_mut().filter_map(|target| target.standby.as_mut()) {
             standby.stopped_at = standby.stopped_at.map(|_| now);
+            standby.uncounted_since = None;
         }
     }
 

@@ -9,7 +9,7 @@ use crate::operation::decision::{Next, Waiting};
 use crate::operation::fence::unfence;
 use crate::operation::note::Note;
 use crate::operation::outcome::Failure;
-use crate::operation::probe::PROBED_SETTLES;
+use crate::operation::probe;
 use crate::operation::replace::{clear_up, ended};
 use crate::operation::snapshot::{DeclaredContainer, Snapshot, State};
 use crate::operation::standby;
@@ -65,13 +65,19 @@ pub(super) fn verify<'a>(
                 // `minReadySeconds` does not apply in a rollback: the previous image has run before.
                 let asked =
                     if operation.rollback_cause.is_some() { 0 } else { operation.request.min_ready_seconds };
-                let least =
-                    if target.replacement().reported_unstarted { least.max(PROBED_SETTLES) } else { least };
+                let least = if target.replacement().reported_unstarted {
+                    least.max(probe::settles(target))
+                } else {
+                    least
+                };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
                 let started_at = instance.started_at.unwrap_or(instance.created_at);
                 let proven_at = later(reached.counts_from.unwrap_or(started_at), settles);
                 if reached.ready_at.is_some() {
                     continue;
+                }
+                if let Some(next) = standby::note_count(operation, target, snapshot, now) {
+                    return Verdict::Next(next);
                 }
                 if let Some(note) = startup::reported(target, snapshot, now) {
                     return Verdict::Next(Next::Note(note));
@@ -140,7 +146,7 @@ fn readiness(
     let until = later(since, SignedDuration::from_secs(i64::from(seconds)));
     let is_ready = |reported: &&DeclaredContainer| {
         let is_about = reported.container_id.as_deref() == id;
-        is_about && reported.ready && startup::has_started(reported) && listens
+        is_about && reported.ready && startup::has_started(reported) && listens == Some(true)
     };
     if let Some(reported) = reported.filter(is_ready) {
         let claimed = startup::claimed_until(target, reported)
@@ -150,17 +156,17 @@ fn readiness(
         return Readiness::Awaited(Waiting { until: claimed.min(later(now, WATCH_READY)), on });
     }
     // A container without a probe is Ready as soon as it runs, whether or not a kubelet can report it now.
-    if listens
+    if listens == Some(true)
         && declared.is_some_and(|declared| !declared.current)
         && reported.is_some_and(|reported| !reported.is_probed)
     {
         return Readiness::Ready;
     }
-    // While the kubelet's reports do not arrive, the timeout does not count against the container.
-    if now >= until && declared.is_some_and(|declared| declared.current) {
+    // While the kubelet's reports or the counts of the sockets are missing, the timeout does not count against the container.
+    if now >= until && listens.is_some() && declared.is_some_and(|declared| declared.current) {
         return Readiness::Late(Failure::NotReady { container: target.name.clone(), seconds });
     }
-    let requeue_at = later(now, if listens { WATCH_READY } else { WATCH_LISTENERS });
+    let requeue_at = later(now, if listens == Some(true) { WATCH_READY } else { WATCH_LISTENERS });
     let until = if now < until { until.min(requeue_at) } else { requeue_at };
     Readiness::Awaited(Waiting { until, on: format!("waiting for {} to become Ready", target.name) })
 }

@@ -11,7 +11,9 @@
 
 use serde_json::Value;
 
-use crate::api::pod_template::{PodTemplate, is_changeable_field, is_extended_resource, is_sidecar};
+use crate::api::pod_template::{
+    PodTemplate, asks_own_pod, is_changeable_field, is_extended_resource, is_sidecar,
+};
 use crate::api::request::Order;
 use crate::podtask::pod::Pod;
 
@@ -88,6 +90,12 @@ fn of_container(template: &PodTemplate, container: &Value) -> Option<String> {
     }
     if container.pointer("/lifecycle/postStart").is_some_and(|hook| !hook.is_null()) {
         return cannot("has a postStart handler, which only its kubelet runs".to_owned());
+    }
+    if container.pointer("/lifecycle/preStop").is_some_and(asks_own_pod) {
+        return cannot(
+            "has a preStop handler that connects to the pod, where either of two containers may answer"
+                .to_owned(),
+        );
     }
     if !items(container, "/envFrom").is_empty() || items(container, "/env").iter().any(follows_an_object) {
         return cannot(
@@ -180,6 +188,8 @@ mod tests {
             json!({"volumeMounts": [{"name": "conf", "mountPath": "/c"}, {"name": "data", "mountPath": "/d", "subPath": "x"}]}),
             json!({"resources": {"limits": {"cpu": "1", "memory": "1Gi", "node.kubernetes.io/x": "1"}}}),
             json!({"lifecycle": {"preStop": {"exec": {"command": ["a"]}}}}),
+            json!({"lifecycle": {"preStop": {"sleep": {"seconds": 3}}}}),
+            json!({"lifecycle": {"preStop": {"httpGet": {"port": 80, "host": "registry.example"}}}}),
         ] {
             assert_eq!(of(&more, &["app"]), "");
         }
@@ -189,6 +199,11 @@ mod tests {
                 json!({"lifecycle": {"postStart": {"exec": {"command": ["a"]}}}}),
                 "container app has a postStart handler",
             ),
+            (
+                json!({"lifecycle": {"preStop": {"httpGet": {"port": "http", "path": "/bye"}}}}),
+                "container app has a preStop handler that connects to the pod",
+            ),
+            (json!({"lifecycle": {"preStop": {"tcpSocket": {"port": 80, "host": ""}}}}), "a preStop handler"),
             (json!({"envFrom": [{"configMapRef": {"name": "c"}}]}), "container app has an environment from"),
             (
                 json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}),

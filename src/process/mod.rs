@@ -16,6 +16,7 @@ pub mod log;
 pub mod metrics;
 #[cfg(target_os = "linux")]
 pub mod panics;
+pub(crate) mod permits;
 pub mod random;
 pub mod shutdown;
 pub mod signals;

@@ -9,10 +9,16 @@ use crate::api::group::Strategy;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, RolloutTarget};
 use crate::api::request::{Drain, InvalidRequest, Order, RequestedEngine, is_dns_subdomain};
 use crate::api::rollout_request::request;
+use crate::api::selector;
 use crate::api::workload::UpdateFailurePolicy;
 use crate::api::workload_kind::{KINDS, Kind};
 use crate::podtask::amount::Amount;
 use crate::podtask::priority;
+
+/// The longest `pod.reason`, in bytes: an agent reads requests of up to 16 KiB.
+const MAX_REASON: usize = 12 << 10;
+/// The longest selector as text, in bytes: the pods are watched with it.
+const MAX_SELECTOR: usize = 4 << 10;
 
 /// All problems of a rollout, and of the change from `old` to it.
 pub fn rollout(old: Option<&InPlaceRollout>, new: &InPlaceRollout) -> Vec<String> {
@@ -52,6 +58,9 @@ pub fn spec(spec: &InPlaceRolloutSpec) -> Vec<String> {
         if value < 0 {
             problems.push(format!("spec.{field}: {value} is less than 0"));
         }
+    }
+    if terms.reason.len() > MAX_REASON {
+        problems.push(format!("spec.pod.reason: it is longer than {MAX_REASON} bytes"));
     }
     problems.extend(start_first(spec));
     problems.extend(own_grace(spec));
@@ -167,6 +176,9 @@ fn target(target: &RolloutTarget) -> Vec<String> {
 
 fn labels(selector: &LabelSelector) -> Vec<String> {
     let at = "spec.target.selector";
+    if selector::text(selector).len() > MAX_SELECTOR {
+        return vec![format!("{at}: it is longer than {MAX_SELECTOR} bytes: name fewer labels")];
+    }
     let exact: Vec<_> = selector.match_labels.iter().flatten().collect();
     let expressions: Vec<_> = selector.match_expressions.iter().flatten().collect();
     if exact.is_empty() && expressions.is_empty() {
@@ -232,4 +244,27 @@ fn changed(old: &InPlaceRolloutSpec, new: &InPlaceRolloutSpec) -> Vec<String> {
         format!("spec.{field}: cannot be changed: create another InPlaceRollout, which supersedes this one")
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_text_that_no_agent_reads_and_a_selector_that_no_watch_has_are_refused() {
+        let problems = |labels: usize, reason: usize| {
+            let labels: serde_json::Map<String, Value> =
+                (0..labels).map(|at| (format!("label-{at}"), json!("x"))).collect();
+            let object = json!({"target": {"selector": {"matchLabels": labels}}, "containers": [{"name": "app"}],
+                "pod": {"reason": "x".repeat(reason)}});
+            spec(&serde_json::from_value(object).unwrap()).join("; ")
+        };
+        assert_eq!(problems(10, MAX_REASON), "");
+        let reported = problems(10, MAX_REASON + 1);
+        assert_eq!(reported, "spec.pod.reason: it is longer than 12288 bytes");
+        let reported = problems(1000, 0);
+        assert!(reported.starts_with("spec.target.selector: it is longer than 4096 bytes"), "{reported}");
+    }
 }

@@ -96,6 +96,8 @@ pub enum What {
     Prefetch,
     /// Withdraw the request.
     Recall,
+    /// Remove the label of a rollout that is gone, of which the pod has no record in progress.
+    Release,
     /// Record the end. Before that, remove the entries at these budgets.
     End(End, Vec<String>),
 }
@@ -105,7 +107,7 @@ impl Write {
     pub fn claims(&self) -> bool {
         match &self.what {
             What::Begin(claims) | What::End(_, claims) => !claims.is_empty(),
-            What::Recall | What::Prefetch => false,
+            What::Recall | What::Release | What::Prefetch => false,
         }
     }
 }
@@ -181,18 +183,28 @@ fn begin(rollout: &Rollout, input: &RolloutInput<'_>) -> Decision {
     if let Some(drift) = input.target.drift(rollout).filter(|_| !rollout.spec.allow_template_drift) {
         return refused(rollout, &StopReason::failed("TemplateDrift", drift), now);
     }
+    let started = start(rollout, input);
     let views: Vec<_> =
-        input.pods.iter().map(|pod| PodView::of(pod, rollout, input.agents, now, now)).collect();
+        input.pods.iter().map(|pod| PodView::of(pod, rollout, input.agents, started, now)).collect();
     let bounds = Bounds::of(&rollout.spec, views.len());
     if let Some(stop_reason) = given_up(rollout, input.target, &views, bounds) {
         return refused(rollout, &stop_reason, now);
     }
     let mut status = report::status(rollout, &views, bounds);
-    status.started_at = Some(now);
+    status.started_at = Some(started);
+    status.progressed_at = (!rollout.spec.paused).then(|| whole_seconds(now));
     status.phase = if rollout.spec.paused { RolloutPhase::Paused } else { RolloutPhase::Running };
     report::conditions(rollout, &mut status, now);
     let events = report::events(rollout, &status);
     Decision { status, events, requeue_at: Some(now), ..Decision::default() }
+}
+
+/// When the rollout starts: after the creation of every pod that exists, also if the clock of the controller is behind
+/// that of the API server, whose times of creation have whole seconds.
+fn start(rollout: &Rollout, input: &RolloutInput<'_>) -> Timestamp {
+    let created = input.pods.iter().map(|pod| pod.base.created).filter(|created| *created >= input.now);
+    let after = created.max().map(|newest| later(newest, SignedDuration::from_secs(1)));
+    input.now.max(rollout.created).max(after.unwrap_or(input.now))
 }
 
 /// The stop reason when the remaining restarts would reach the owner's backoff limit, because it counts them as
@@ -389,6 +401,7 @@ impl Planner<'_> {
         let mut next: Vec<_> = views.iter().filter(begins).collect();
         next.sort_by(|one, other| order::compare(one, other));
         let in_progress = views.iter().filter(|view| view.is_busy() || view.taken);
+        let mut is_spent = false;
         let mut load = NodeLoad::of(in_progress.map(|view| view.pod.base.node.as_deref()));
         for view in next {
             if budget.tasks == 0 {
@@ -409,6 +422,7 @@ impl Planner<'_> {
                 continue;
             }
             if !budget.allows(view.available) {
+                is_spent = true;
                 continue;
             }
             match allowance.claim(&view.pod.base, view.ready) {
@@ -423,7 +437,9 @@ impl Planner<'_> {
                 }
             }
         }
-        self.waits.taken += views.iter().filter(|view| view.state == State::Taken).count();
+        // A pod that needs no request delays the others only by what it takes from the budget.
+        let delays = |view: &&PodView<'_>| view.state == State::Taken || is_spent && view.taken;
+        self.waits.taken += views.iter().filter(delays).count();
         self.waits.unreachable = report::unreachable(views);
         let holds_up = |view: &&PodView<'_>| !view.available && !view.is_busy() && !view.is_unreachable();
         self.waits.unavailable = views.iter().filter(holds_up).count();

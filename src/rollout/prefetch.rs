@@ -9,6 +9,7 @@ use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::rollout::decide::{What, Write};
 use crate::rollout::desired::Rollout;
 use crate::rollout::order;
+use crate::rollout::pod::Pod;
 use crate::rollout::view::{PodView, State};
 
 /// Extends `writes` by the changes of the annotation. `remaining`: how many pods may still get a request after this
@@ -17,8 +18,10 @@ pub(super) fn add(rollout: &Rollout, views: &[PodView<'_>], remaining: usize, wr
     let begun: Vec<_> = writes.iter().filter(|write| matches!(write.what, What::Begin(_))).collect();
     let begins = |view: &PodView<'_>| begun.iter().any(|write| write.pod.uid == view.pod.base.uid);
     let chosen = if rollout.spec.prefetch {
-        let waits =
-            |view: &&PodView<'_>| view.state == State::Waiting && view.reach.is_reachable() && !begins(view);
+        let waits = |view: &&PodView<'_>| {
+            let waits = view.state == State::Waiting && view.reach.is_reachable();
+            waits && !begins(view) && is_own(rollout, view.pod)
+        };
         let mut waiting: Vec<_> = views.iter().filter(waits).collect();
         waiting.sort_by(|one, other| order::compare(one, other));
         waiting.truncate(remaining);
@@ -35,7 +38,7 @@ pub(super) fn add(rollout: &Rollout, views: &[PodView<'_>], remaining: usize, wr
         let base = &view.pod.base;
         // A request removes the annotation, whatever is chosen.
         let text = chosen.get(base.name.as_str()).filter(|_| !begins(view)).cloned();
-        if text != view.pod.prefetch {
+        if text != view.pod.prefetch && (begins(view) || is_own(rollout, view.pod)) {
             changes.push((base, text));
         }
     }
@@ -51,6 +54,13 @@ pub(super) fn add(rollout: &Rollout, views: &[PodView<'_>], remaining: usize, wr
             }),
         }
     }
+}
+
+/// True unless the annotation names another image than those of the rollout. It is of another rollout then, which would
+/// write it again.
+fn is_own(rollout: &Rollout, pod: &Pod) -> bool {
+    let is_image = |named: &str| named.is_empty() || rollout.images().any(|(_, image)| image == named);
+    pod.prefetch.as_deref().is_none_or(|named| named.split(',').all(is_image))
 }
 
 /// A pod with the images that it does not run yet.

@@ -22,8 +22,6 @@ use crate::rollout::view::{PodView, State};
 
 /// The reason when as many pods are done as the partition allows.
 const PARTITION: &str = "Partition";
-/// The reason when a write of the decision failed.
-pub const WRITE_FAILED: &str = "WriteFailed";
 /// The reason while `spec.paused` is true.
 pub(super) const PAUSED: &str = "Paused";
 /// The reason while, and when, the target does not exist.

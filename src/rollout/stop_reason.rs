@@ -49,6 +49,13 @@ const STALLED: &str = "ProgressDeadlineExceeded";
 const GONE: &str = "TargetGone";
 const DRIFT: &str = "TemplateDrift";
 pub(super) const THRESHOLD: &str = "FailureThreshold";
+/// The reasons that are kept until the last task has ended.
+const KEPT: [&str; 5] = [SUPERSEDED, LATE, STALLED, GONE, DRIFT];
+
+/// `reason`, if it is kept until the last task has ended.
+pub(super) fn kept(reason: &str) -> Option<&'static str> {
+    KEPT.into_iter().find(|kept| *kept == reason)
+}
 
 pub(super) fn deadline(rollout: &Rollout, started: Timestamp) -> Option<Timestamp> {
     rollout.spec.deadline_seconds.map(|seconds| later(started, SignedDuration::from_secs(seconds.into())))
@@ -71,14 +78,11 @@ pub(super) fn stop_reason(
     most: usize,
     progressed: bool,
 ) -> Option<StopReason> {
-    let before = (rollout.before.reason.as_str(), rollout.before.message.clone());
-    match before {
-        (SUPERSEDED, message) => return Some(StopReason::superseded(message)),
-        (LATE, message) => return Some(StopReason::failed(LATE, message)),
-        (STALLED, message) => return Some(StopReason::failed(STALLED, message)),
-        (GONE, message) => return Some(StopReason::failed(GONE, message)),
-        (DRIFT, message) => return Some(StopReason::failed(DRIFT, message)),
-        _ => {}
+    if let Some(reason) = kept(&rollout.before.reason) {
+        // What the status says beside the reason follows a semicolon.
+        let message = rollout.before.message.split("; ").next().unwrap_or_default().to_owned();
+        let phase = if reason == SUPERSEDED { RolloutPhase::Superseded } else { RolloutPhase::Failed };
+        return Some(StopReason { phase, reason, message });
     }
     if let Some(newer) = input.newer {
         return Some(StopReason::superseded(format!(

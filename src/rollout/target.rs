@@ -109,7 +109,7 @@ impl TargetState {
             })?;
             Some(format!(
                 "the template of {} names {named} for container {container}, not {image}: its next pod would \
-                 run {named} again; change the template, or set allowTemplateDrift: true",
+                 run {named} again. Change the template, or set allowTemplateDrift: true",
                 template.owner
             ))
         };

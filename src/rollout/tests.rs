@@ -14,6 +14,8 @@ use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, Rollout
 use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta, Selected};
 
 mod abort;
+mod clocks;
+mod failed_writes;
 mod overlapping;
 mod places;
 mod prefetch;

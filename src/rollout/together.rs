@@ -23,6 +23,7 @@ use crate::api::status::{Phase, Status};
 use crate::podtask::time::later;
 use crate::rollout::decide::{Decision, RolloutInput};
 use crate::rollout::desired::Rollout;
+use crate::rollout::failed_write::WRITE_FAILED;
 use crate::rollout::pod::Pod;
 use crate::rollout::reach::Reach;
 use crate::rollout::report::{self, MAX_FAILURES, MAX_NAMES, PAUSED, number};
@@ -167,7 +168,8 @@ pub(super) fn reconcile(rollout: &Rollout, input: &RolloutInput<'_>, started: Ti
     let (leaving, members): (Vec<_>, Vec<_>) = members.partition(|member| member.pod.base.is_deleting());
     let leaving = leaving.iter().any(|member| member.is_stopping(group));
     let step = match group.phase {
-        GroupPhase::Prepare => match stop_reason(rollout, input, started, 0, 1, false) {
+        // Time while it is paused does not count towards `progressDeadlineSeconds`.
+        GroupPhase::Prepare => match stop_reason(rollout, input, started, 0, 1, was_paused(rollout)) {
             Some(StopReason { phase, reason, message }) => Step::End(phase, reason, message),
             None => match prepared(group, terms, &members, input.now) {
                 Step::Enter(_) if rollout.spec.paused => Step::Stay(None),
@@ -181,6 +183,10 @@ pub(super) fn reconcile(rollout: &Rollout, input: &RolloutInput<'_>, started: Ti
     publish(rollout, group, &members, step, agents, input.now)
 }
 
+fn was_paused(rollout: &Rollout) -> bool {
+    rollout.before.phase == RolloutPhase::Paused
+}
+
 /// The begin of a group restart. The label comes first, because agents watch only rollouts that have it.
 fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> Decision {
     let now = input.now;
@@ -191,7 +197,7 @@ fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> D
         reason.clone_into(&mut status.reason);
     } else if !rollout.is_labelled {
         let end = later(started, seconds(rollout.spec.together.unwrap_or_default().prepare_timeout_seconds));
-        if now < end || status.reason != report::WRITE_FAILED {
+        if now < end || status.reason != WRITE_FAILED {
             // The write changes the version of the rollout: the status follows from the next reconcile.
             let status = rollout.before.clone();
             return Decision { status, labels: true, requeue_at: Some(end), ..Decision::default() };
@@ -205,6 +211,7 @@ fn prepare(rollout: &Rollout, input: &RolloutInput<'_>, started: Timestamp) -> D
     } else if rollout.spec.paused {
         (status.phase, status.message) = (RolloutPhase::Paused, "paused by spec.paused".to_owned());
         PAUSED.clone_into(&mut status.reason);
+        status.progressed_at = None;
     } else {
         let owners = match input.target {
             TargetState::Present { owners: Some(owners), .. } => owners.iter().cloned().collect(),
@@ -328,6 +335,15 @@ fn publish(
         Step::Stay(until) => {
             requeue_at = until;
             status.message = line(group, members);
+            // From Stop on nothing is held.
+            if rollout.spec.paused && group.phase == GroupPhase::Prepare {
+                status.phase = RolloutPhase::Paused;
+                PAUSED.clone_into(&mut status.reason);
+                status.message.push_str("; paused by spec.paused");
+            } else {
+                status.phase = RolloutPhase::Running;
+                status.reason = format!("{:?}", group.phase);
+            }
         }
         Step::Enter(phase) => {
             if let Some(group) = &mut status.group {
@@ -340,6 +356,7 @@ fn publish(
                 let at = if phase == GroupPhase::Stop { &mut group.stop_at } else { &mut group.start_at };
                 *at = Some(now);
             }
+            status.phase = RolloutPhase::Running;
             status.reason = format!("{phase:?}");
             status.message = line(&GroupStatus { phase, ..group.clone() }, members);
             requeue_at = Some(now);
@@ -358,9 +375,9 @@ fn publish(
         let requeue_at = requeue_at.map_or(next, |at| at.min(next));
         return Decision { status, requeue_at: Some(requeue_at), ..Decision::default() };
     }
-    let has_changed =
-        |status: &InPlaceRolloutStatus| status.group != before.group || status.done != before.done;
-    status.progressed_at = if has_changed(&status) { Some(now) } else { before.progressed_at };
+    let resumes = was_paused(rollout) && status.phase != RolloutPhase::Paused;
+    let has_changed = resumes || status.group != before.group || status.done != before.done;
+    status.progressed_at = if has_changed { Some(now) } else { before.progressed_at };
     report::complete(rollout, &mut status, now);
     let events = report::events(rollout, &status);
     Decision { status, events, requeue_at, ..Decision::default() }

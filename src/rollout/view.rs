@@ -21,7 +21,7 @@ pub(super) struct PodView<'a> {
     pub(super) available: bool,
     /// Whether an agent can accept a request for the pod.
     pub(super) reach: Reach,
-    /// True while another client or rollout works on the pod and this rollout has no task on it.
+    /// True while another client or rollout works on the pod and this rollout has no task in progress on it.
     pub(super) taken: bool,
     way: Way,
     /// The stage that the rollout has recorded on the pod.
@@ -111,7 +111,7 @@ impl<'a> PodView<'a> {
             None if taken => State::Taken,
             None => State::Waiting,
         };
-        let taken = taken && matches!(state, State::Taken | State::Left(_));
+        let taken = taken && !matches!(state, State::Busy { .. });
         let way = if back { Way::Back } else { Way::Forward };
         Self { pod, state, ready, available, reach, taken, way, recorded }
     }

@@ -97,7 +97,7 @@ fn run(dice: &mut Dice) {
                     }
                 }
                 What::End(..) => drop(entries.remove(&write.pod.name)),
-                What::Prefetch => {}
+                What::Prefetch | What::Release => {}
                 What::Recall => assert!(progress.iter().any(|one| one.failed), "withdrawn for nothing"),
             }
             apply(&mut pods[index], write);

@@ -41,6 +41,8 @@ pub struct CanaryInput<'a> {
     pub update: &'a str,
     /// True when no pod is at another revision.
     pub all_updated: bool,
+    /// True when the workload has had a stable revision.
+    pub has_served: bool,
     /// True when every pod that this partition allows to be at that revision is at it and available.
     pub reached: &'a dyn Fn(Held) -> bool,
     /// `spec.updateStrategy.paused` at present.
@@ -99,11 +101,12 @@ pub fn decide(input: &CanaryInput<'_>, before: &Steps) -> Step {
     let hash = name::safe_hash(&format!("{}{}", input.update, serde_json::json!(steps)));
     let rolled_out = &before.canary.revision;
     let reset = before.hash != hash;
+    // The first rollout had no steps, and did not complete: steps would keep its repair from its pods.
+    let repairs = before.index == Some(steps.len()) && !input.has_served;
+    let is_first = rolled_out.is_empty() && (repairs || input.all_updated && reset);
     let index = match before.index {
-        // The template is the one that was rolled out last, or the workload never had another: no steps apply.
-        _ if rolled_out == input.update || (rolled_out.is_empty() && input.all_updated && reset) => {
-            steps.len()
-        }
+        // The template is the one that was rolled out last, or the workload never served with another.
+        _ if is_first || rolled_out == input.update => steps.len(),
         Some(index) if !reset => index.min(steps.len()),
         _ => 0,
     };

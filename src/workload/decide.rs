@@ -88,7 +88,9 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     // Where something else stops the update, such as a failed hook, its pods wait unchanged and the deadline decides
     // nothing.
     let late = failure.as_ref().is_some_and(|failure| failure.reason == EXCEEDED);
-    if !aborts && abort::begins(spec, &found.revision.name, stable, failure.as_ref(), late) {
+    // Without a stable revision, there is none that is known to serve.
+    let may_abort = !aborts && !report.stable_revision.is_empty();
+    if may_abort && abort::begins(spec, &found.revision.name, stable, failure.as_ref(), late) {
         let cause =
             failure.map_or_else(|| "the update does not progress".to_owned(), |failure| failure.message);
         let (report, event) = abort::begin(report, before, &stable.name, &cause, objects.now);
@@ -158,6 +160,7 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
         canary,
         update: input.update_name(),
         all_updated: all_updated(input),
+        has_served: !before.stable_revision.is_empty(),
         reached: &reached,
         paused: spec.update.paused,
         resume: spec.update.resume_step.as_deref(),
@@ -318,7 +321,7 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
     report.set_last_progress(Some(deadline.last_progress));
     if reason == "Complete" {
         revision.clone_into(&mut report.stable_revision);
-    } else if report.stable_revision.is_empty() && current != revision {
+    } else if report.stable_revision.is_empty() && current != revision && serves(input, current) {
         // The revision before the first update that this release observes.
         current.clone_into(&mut report.stable_revision);
     }
@@ -335,6 +338,11 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
     };
     report.set_health(&health::of(input, &findings), now);
     Reported { report, deadline, failure: update_failure }
+}
+
+/// True when a pod at `revision` is available.
+fn serves(input: &ReconcileInput<'_>, revision: &str) -> bool {
+    input.views.iter().any(|view| view.available && view.is_at(revision))
 }
 
 /// What `Stalled` says when the progress deadline is exceeded.

@@ -8,7 +8,7 @@ use crate::api::pod_template::PodTemplate;
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::Pod;
-use crate::podtask::state::TaskState;
+use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::PodTask;
 use crate::workload::claims::{Claims, StorageClasses};
 use crate::workload::hooks::{self, HookTemplates, Run};
@@ -136,6 +136,12 @@ impl<'a> ReconcileInput<'a> {
     /// The name of the revision that a partition holds pods back at.
     pub fn current_name(&self) -> &'a str {
         &self.current.name
+    }
+
+    /// How the last task of a pod towards the newest revision ended, if it did not get there. Where pods are replaced, a
+    /// task in place that failed before does not count.
+    pub fn failure(&self, view: &PodView<'_>) -> Option<Stage> {
+        view.last_failure(self.update_name()).filter(|_| self.spec.is_in_place())
     }
 
     /// The `HookRun`s of a pod.

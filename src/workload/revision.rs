@@ -174,9 +174,11 @@ pub fn find(workload: &str, template: &PodTemplate, history: &[Record], collisio
     Found { revision, write: Some(Write::Create), collisions }
 }
 
-/// The revision that a partition holds pods back at: the lowest that a pod has, otherwise the newest one if that is the
-/// revision of all pods, otherwise the previous current revision. `carried`: the revisions of the active pods.
-/// `may_lack_held`: the last pod that is held back may be lost, because fewer than all replicas are at the newest revision.
+/// The revision that a partition holds pods back at: the previous one while a pod has it, otherwise the lowest that a pod
+/// has, otherwise the newest one if that is the revision of all pods, otherwise the previous one. After an undo the
+/// previous one is also the newest, and no pod is created from what was undone. `carried`: the revisions of the active
+/// pods. `may_lack_held`: the last pod that is held back may be lost, because fewer than all replicas are at the newest
+/// revision.
 pub fn current<'a>(
     revisions: &'a [Revision],
     carried: &BTreeSet<&str>,
@@ -184,10 +186,13 @@ pub fn current<'a>(
     before: &str,
     update: &'a Revision,
 ) -> &'a Revision {
+    if before == update.name && carried.contains(before) {
+        return update;
+    }
     let others = || revisions.iter().filter(|revision| revision.name != update.name);
     let carried_ones = others().filter(|revision| carried.contains(revision.name.as_str()));
-    if let Some(lowest) = carried_ones.min_by_key(|revision| revision.number) {
-        return lowest;
+    if let Some(found) = carried_ones.min_by_key(|revision| (revision.name != before, revision.number)) {
+        return found;
     }
     if carried.contains(update.name.as_str()) && !may_lack_held {
         return update;
@@ -311,13 +316,16 @@ mod tests {
     }
 
     #[test]
-    fn the_current_revision_is_the_lowest_that_a_pod_carries() {
+    fn the_current_revision_stays_while_a_pod_carries_it_and_then_is_the_lowest_that_a_pod_carries() {
         let all = revisions(&[("a", 1, "1"), ("b", 2, "2"), ("c", 3, "3")]);
         let current = |revisions: &[&str], may_lack_held: bool, before: &str| {
             let carried = revisions.iter().copied().collect();
             current(&all, &carried, may_lack_held, before, &all[2]).name.clone()
         };
         assert_eq!(current(&["b", "c"], false, "a"), "b");
+        assert_eq!(current(&["a", "b", "c"], false, "b"), "b", "it stays");
+        assert_eq!(current(&["b", "c"], false, "c"), "c", "also when the newest one is that of an undo");
+        assert_eq!(current(&["b"], false, "c"), "b", "no pod has it any more");
         assert_eq!(current(&["c"], false, "a"), "c");
         assert_eq!(current(&["c"], true, "a"), "a", "the last one that was held back is lost");
         assert_eq!(current(&[], false, "a"), "a", "no pods: what it was");

@@ -65,7 +65,7 @@ pub enum Clear {
 /// Decides for pods without ordinals.
 pub fn decide<'a>(input: &ReconcileInput<'a>, own: &Deployment, survey: &Survey<'a>) -> Scaling<'a> {
     // A pod that leaves anyway needs no surge pod.
-    let surge = input.spec.bounds().surge.min(survey.need_surge).min(input.spec.replicas);
+    let surge = survey.surge(input).min(input.spec.replicas);
     let most = input.spec.replicas + surge;
     let fewest = if survey.moving() { most } else { input.spec.replicas };
     let leave = leaving(input, own, survey, most);

@@ -92,8 +92,7 @@ pub fn is_replica_of(spec: &WorkloadSpec) -> impl Fn(&Pod) -> bool {
 
 /// Decides for pods with ordinals.
 pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey<'a>) -> Scaling<'a> {
-    let surge = input.spec.bounds().surge.min(survey.need_surge);
-    let ordinals = Ordinals::of(input.spec, set, surge);
+    let ordinals = Ordinals::of(input.spec, set, survey.surge(input));
     let mut scaling = Scaling { leave: leaving(input, set, &ordinals), ..Scaling::default() };
     let name = &input.spec.name;
     let by_ordinal: BTreeMap<u32, &Pod> =

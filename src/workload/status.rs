@@ -142,10 +142,9 @@ fn of_stage<'s, 'a>(
     input: &'s ReconcileInput<'a>,
     stage: Stage,
 ) -> impl Iterator<Item = &'s PodView<'a>> + use<'s, 'a> {
-    let update = input.update_name();
     let is_not_back =
         move |view: &PodView<'_>| view.between_revisions && view.last_failure(&view.pod.label) == Some(stage);
-    input.views.iter().filter(move |view| view.last_failure(update) == Some(stage) || is_not_back(view))
+    input.views.iter().filter(move |view| input.failure(view) == Some(stage) || is_not_back(view))
 }
 
 fn note(view: &PodView<'_>) -> String {

@@ -53,8 +53,6 @@ pub struct Survey<'a> {
     pub held: usize,
     /// How many pods are not at the newest revision.
     pub old: usize,
-    /// How many of them a task is to move.
-    pub remaining: usize,
     /// How many pods need a surge pod: those to be moved, those retried later, those that failed and are not
     /// available, and those that are held back between two revisions.
     pub need_surge: usize,
@@ -99,15 +97,13 @@ impl<'a> Survey<'a> {
         };
         let update = input.update_name();
         let old = input.views.iter().filter(|view| !view.is_at(update)).count();
-        let failed =
-            input.views.iter().filter(|view| view.last_failure(update) == Some(Stage::Failed)).count();
+        let failed = input.views.iter().filter(|view| input.failure(view) == Some(Stage::Failed)).count();
         let stopped = failed >= input.spec.threshold();
         let mut survey = Self {
             routes,
             partition,
             held,
             old,
-            remaining: 0,
             need_surge: 0,
             failed,
             stopped,
@@ -119,13 +115,12 @@ impl<'a> Survey<'a> {
             not_ready: Vec::new(),
             no_budget: None,
         };
-        survey.remaining = survey.to_move(input, |view| view.last_failure(update).is_none());
         // A surge pod needs no surge pod itself. That of a set is known by its ordinal.
         let (is_set, is_replica) = (input.spec.stateful().is_some(), is_replica_of(input.spec));
         let is_surge = |view: &PodView<'_>| {
             if is_set { !is_replica(view.pod) } else { view.pod.surge && input.spec.is_in_place() }
         };
-        let gave_up = |view: &PodView<'_>| view.last_failure(update) == Some(Stage::Failed) && view.available;
+        let gave_up = |view: &PodView<'_>| input.failure(view) == Some(Stage::Failed) && view.available;
         survey.need_surge = survey.to_move(input, |view| !is_surge(view) && !gave_up(view));
         let goes_back = |view: &&PodView<'_>| {
             !is_surge(view) && !survey.is_eligible(input, view) && needs_repair(input, view)
@@ -148,7 +143,7 @@ impl<'a> Survey<'a> {
         let waits = |view: &&PodView<'_>| {
             matches!(survey.route(view), Route::PodTask(Purpose::InPlace | Purpose::HotPatch))
                 && survey.is_eligible(input, view)
-                && view.last_failure(update) != Some(Stage::Failed)
+                && input.failure(view) != Some(Stage::Failed)
                 && is_idle(view)
                 && input.spec.starts_first()
                 && is_early(input, view, &input.update.template)
@@ -162,6 +157,28 @@ impl<'a> Survey<'a> {
     /// True when tasks may begin.
     pub fn moving(&self) -> bool {
         !self.paused && !self.stopped && self.no_budget.is_none() && self.way != UpdateType::OnDelete
+    }
+
+    /// How many pods may exist beyond `replicas`. While no task may begin, these are surge pods that exist: a scale-in
+    /// makes no other pod one.
+    pub(super) fn surge(&self, input: &ReconcileInput<'_>) -> usize {
+        let most = input.spec.bounds().surge.min(self.need_surge);
+        if self.moving() {
+            return most;
+        }
+        let (is_set, is_replica) = (input.spec.stateful().is_some(), is_replica_of(input.spec));
+        let update = input.update_name();
+        let is_created = |view: &PodView<'_>| view.is_at(update) && !view.was_updated_to(update);
+        // The surge pod of a set has no label: it was created at the newest revision, or could not be updated to it. Without
+        // the latter, an update that failures stopped would continue. A surge pod of bk-bcs has no label either.
+        let is_surge = |view: &&PodView<'_>| {
+            if is_set {
+                !is_replica(view.pod) && (is_created(view) || input.failure(view).is_some())
+            } else {
+                view.pod.surge || input.spec.is_in_place() && is_created(view)
+            }
+        };
+        most.min(input.views.iter().filter(is_surge).count())
     }
 
     /// The route of a pod.
@@ -188,7 +205,11 @@ impl<'a> Survey<'a> {
             matches!(self.route(view), Route::PodTask(_)) && self.is_eligible(input, view) && counts(view)
         };
         let going = input.views.iter().filter(goes).count();
-        if input.spec.stateful().is_some() { going } else { going.min(self.old.saturating_sub(self.held)) }
+        if input.spec.stateful().is_some() {
+            return going;
+        }
+        // Of the old pods, those beyond `replicas` leave.
+        going.min(self.old.min(input.spec.replicas).saturating_sub(self.held))
     }
 }
 

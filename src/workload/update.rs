@@ -155,7 +155,7 @@ fn current_group(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Grou
     let pending = |view: &&PodView<'_>| {
         let waits = matches!(survey.route(view), Route::PodTask(_)) && survey.is_eligible(input, view);
         // The spec of a pod names the new image some time before its task has ended.
-        (waits || is_busy_with(view, update)) && view.last_failure(update).is_none()
+        (waits || is_busy_with(view, update)) && input.failure(view).is_none()
     };
     input.views.iter().filter(pending).map(|view| group_of(input, view)).min()
 }
@@ -332,15 +332,15 @@ fn may_begin(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
     if matches!(view.foreign_step(input.now), Some(ForeignStep::Wait | ForeignStep::Open)) {
         return false;
     }
+    // A pod that is replaced waits for no agent.
+    if !input.spec.is_in_place() {
+        return true;
+    }
     let again = || view.pod.task.as_ref().is_none_or(|task| later(task.at, RETRY_AFTER) <= input.now);
-    let update = input.update_name();
-    if view.last_failure(update) == Some(Stage::Failed) {
+    if input.failure(view) == Some(Stage::Failed) || view.is_unanswered(input.update_name()) && !again() {
         return false;
     }
-    if view.is_unanswered(update) {
-        return again() && !view.is_taken();
-    }
-    !input.spec.is_in_place() || !view.is_taken()
+    !view.is_taken()
 }
 
 /// Compares two pods. Pods without ordinals: pods that serve no traffic first; with ordinals: the same, then the
@@ -350,7 +350,7 @@ pub(super) fn order_of_update(
     one: &PodView<'_>,
     other: &PodView<'_>,
 ) -> Ordering {
-    let failed_before = |view: &PodView<'_>| view.last_failure(input.update_name()).is_some();
+    let failed_before = |view: &PodView<'_>| input.failure(view).is_some();
     let base = failed_before(one).cmp(&failed_before(other));
     if input.spec.stateful().is_none() {
         return base.then_with(|| order::update(one, other));

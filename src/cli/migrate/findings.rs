@@ -1,6 +1,7 @@
 //! What a takeover of a workload from a bk-bcs operator would change, and what should be resolved before. Pure: decides
 //! from objects that were read.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
@@ -26,6 +27,9 @@ use crate::workload::unknown_fields::unknown_fields;
 
 /// How many fields a message names.
 const MAX_NAMED: usize = 10;
+
+/// The label with which a webhook of bk-bcs lets an object be deleted.
+const DELETION_ALLOW: &str = "io.tencent.bcs.dev/deletion-allow";
 
 /// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -93,6 +97,7 @@ pub(super) struct Workload {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
+    pub(super) labels: BTreeMap<String, String>,
     /// `None` if this release cannot decode it.
     pub(super) spec: Option<WorkloadSpec>,
     /// The spec as it is stored.
@@ -128,6 +133,12 @@ pub(super) fn workload(workload: &Workload, owned: &Owned<'_>, now: Timestamp) -
         findings.push(Finding::resolve(format!(
             "another controller ({}) has written its status less than two minutes ago: scale the operator to 0 replicas",
             other.manager
+        )));
+    }
+    if workload.labels.contains_key(DELETION_ALLOW) {
+        findings.push(Finding::note(format!(
+            "the label {DELETION_ALLOW} has no effect: no workload is kept from being deleted, with or without it; restrict \
+             the deletion by RBAC or an admission policy"
         )));
     }
     let Some(spec) = &workload.spec else {

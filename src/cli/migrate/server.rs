@@ -105,7 +105,7 @@ impl MigrationClient {
 
 fn workload(kind: &str, object: DynamicObject) -> Workload {
     let (namespace, name) = (object.metadata.namespace.clone(), object.metadata.name.clone());
-    let uid = object.metadata.uid.clone();
+    let (uid, labels) = (object.metadata.uid.clone(), object.metadata.labels.clone().unwrap_or_default());
     let managed = object.metadata.managed_fields.clone().unwrap_or_default();
     let value = serde_json::to_value(object).unwrap_or_default();
     let raw = value.get("spec").cloned().unwrap_or(Value::Null);
@@ -119,6 +119,7 @@ fn workload(kind: &str, object: DynamicObject) -> Workload {
         namespace: namespace.unwrap_or_default(),
         name: name.unwrap_or_default(),
         uid: uid.unwrap_or_default(),
+        labels,
         // The error is dropped, because it contains values.
         spec: read.ok(),
         raw,

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{
 
 use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
+use crate::api::pod_template::asks_own_pod;
 use crate::operation::port::Port;
 use crate::operation::preflight::{Hashes, Hooks};
 use crate::operation::preflight::{Runtime, Situation, Source};
@@ -72,6 +73,7 @@ pub(super) fn assemble(pod: &Pod, declared: Declared, node: Option<&Node>, now: 
                 alias,
                 uses_host_network: pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true)),
                 uses_devices: has_claims_or_block_volumes(spec),
+                asks_own_pod: has_handler_for_own_pod(spec),
                 runs_declared: true,
                 ..Source::default()
             },
@@ -120,6 +122,12 @@ fn has_claims_or_block_volumes(container: &SpecContainer) -> bool {
     let claims = container.resources.as_ref().and_then(|resources| resources.claims.as_ref());
     let is_some = |count: Option<usize>| count.is_some_and(|count| count > 0);
     is_some(claims.map(Vec::len)) || is_some(container.volume_devices.as_ref().map(Vec::len))
+}
+
+/// True when the preStop handler of the container connects to the pod.
+fn has_handler_for_own_pod(container: &SpecContainer) -> bool {
+    let handler = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+    handler.and_then(|handler| serde_json::to_value(handler).ok()).as_ref().is_some_and(asks_own_pod)
 }
 
 /// The containers of `pod` that can be replaced, with the kubelet's status of each: the regular ones, and init

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 
 use crate::api::group::Member;
+use crate::cluster::pod::ENTRY;
 
 /// Labels, controller and creation time.
 #[derive(Clone, Debug)]
@@ -33,7 +34,19 @@ impl Membership {
 
     /// The approximate memory use of the texts, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        let labels: usize = self.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let labels: usize = self.labels.iter().map(|(key, value)| ENTRY + key.len() + value.len()).sum();
         labels + self.owner.as_ref().map_or(0, String::len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_labels_count_as_what_they_take() {
+        let labels = (0..10_000).map(|number| (format!("k{number}"), String::new())).collect();
+        let membership = membership(labels, Vec::new(), None);
+        assert!(membership.bytes() > 1_000_000, "{}", membership.bytes());
     }
 }

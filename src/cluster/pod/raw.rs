@@ -3,7 +3,7 @@
 //! The parser skips all other fields without storing them. Fields that are newer than the oldest supported release
 //! are absent there. `null` is the same as absent: one odd pod must not make the list of the whole node unreadable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -290,6 +290,8 @@ impl From<Pod> for super::Pod {
             .filter(|name| !name.is_empty())
             .collect();
         let policy = restart_policy(spec.restart_policy.as_deref().unwrap_or("Always"));
+        let of_objects = spec.volumes.iter().filter(|volume| volume.follows_an_object());
+        let of_objects: HashSet<_> = of_objects.map(|volume| volume.name.as_str()).collect();
         let mut places = Vec::new();
         let mut containers = Vec::new();
         for (index, container) in spec.init_containers.iter().enumerate() {
@@ -300,14 +302,14 @@ impl From<Pod> for super::Pod {
                     container,
                     true,
                     policy,
-                    &spec.volumes,
+                    &of_objects,
                     &status.init_container_statuses,
                 ));
             }
         }
         for (index, container) in spec.containers.iter().enumerate() {
             places.push(Place { init: false, index });
-            containers.push(declare(container, false, policy, &spec.volumes, &status.container_statuses));
+            containers.push(declare(container, false, policy, &of_objects, &status.container_statuses));
         }
         Self {
             finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
@@ -380,10 +382,12 @@ fn declare(
     container: &Container,
     sidecar: bool,
     pod_policy: RestartPolicy,
-    volumes: &[Volume],
+    of_objects: &HashSet<&str>,
     statuses: &[ContainerStatus],
 ) -> DeclaredContainer {
     let reported = statuses.iter().find(|status| status.name == container.name);
+    let follows_an_object =
+        |mount: &VolumeMount| mount.is_partial() && of_objects.contains(mount.name.as_str());
     DeclaredContainer {
         name: container.name.clone(),
         sidecar,
@@ -404,10 +408,7 @@ fn declare(
         startup_period: container.startup_probe.as_ref().map(StartupProbe::period),
         devices: container.resources.limits.devices.clone(),
         env_from_objects: !container.env_from.is_empty() || container.env.iter().any(Env::follows_an_object),
-        sub_path_of_objects: container.volume_mounts.iter().any(|mount| {
-            mount.is_partial()
-                && volumes.iter().any(|volume| volume.name == mount.name && volume.follows_an_object())
-        }),
+        sub_path_of_objects: container.volume_mounts.iter().any(follows_an_object),
         container_id: reported.and_then(|reported| reported.container_id.as_deref()).and_then(bare_id),
         ready: reported.is_some_and(|reported| reported.ready),
         started: reported.is_some_and(|reported| reported.started),

@@ -21,11 +21,9 @@ use crate::cluster::patch::{as_us, status_patch};
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
 use crate::cluster::trim::{self, Trim, Trimmed, meta_of, readable};
+use crate::controller::workloads::cache::bounds::{self, MAX_BYTES_OF_NAMESPACE, memory};
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::recreate_request::{Pod, RecreateRequest};
-
-/// The limit for the cached objects of one kind in a namespace, in bytes.
-const MAX_BYTES_OF_NAMESPACE: usize = 32 << 20;
 
 /// Namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +42,7 @@ impl std::fmt::Display for Key {
 #[derive(Clone, Debug)]
 struct CachedObject {
     object: Option<Arc<RecreateRequest>>,
+    /// The memory of its spec.
     bytes: usize,
 }
 
@@ -70,8 +69,9 @@ impl Trim for CachedObject {
     type Source = Value;
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
-        let (meta, bytes) = (meta_of(&source), source.to_string().len());
+        let (meta, bytes) = (meta_of(&source), source.get("spec").map_or(0, memory));
         let object = readable::<ContainerRecreateRequest>(&meta, source);
+        let bytes = if object.is_some() { bytes } else { 0 };
         (meta, Self { object: object.map(|object| Arc::new(RecreateRequest::read(object))), bytes })
     }
 
@@ -105,9 +105,11 @@ impl Trim for CachedPod {
     type Kind = CorePod;
     type Source = CorePod;
 
-    fn trim(source: CorePod) -> (ObjectMeta, Self) {
-        let pod = Arc::new(Pod::read(&source));
-        (source.metadata, Self(pod))
+    fn trim(mut source: CorePod) -> (ObjectMeta, Self) {
+        bounds::bound(&mut source);
+        let mut pod = Pod::read(&source);
+        bounds::cut(&mut pod.base.labels);
+        (source.metadata, Self(Arc::new(pod)))
     }
 
     /// The object in the record.

@@ -110,7 +110,9 @@ impl<'a> Applier<'a> {
                 self.claims.release(claims, pod).await?;
                 patch(self.context, self.key, self.pods, write).await
             }
-            What::Recall | What::Prefetch => patch(self.context, self.key, self.pods, write).await,
+            What::Recall | What::Release | What::Prefetch => {
+                patch(self.context, self.key, self.pods, write).await
+            }
         }
     }
 

@@ -24,6 +24,24 @@ const OLD: Duration = Duration::from_secs(10);
 const OLD_WITH_UNKNOWN_OWNERS: Duration = Duration::from_secs(1);
 /// If pods are selected by labels, the templates of at most this many owners are read.
 const MAX_OWNERS: usize = 50;
+/// Rollouts of one namespace that are followed at most. Each has a watch of its own.
+const FOLLOWED_OF_NAMESPACE: usize = 256;
+/// No further rollout of a namespace is followed while the cached pods of the older ones take this much memory, in
+/// bytes.
+const MAX_BYTES_OF_NAMESPACE: usize = 48 << 20;
+/// Watches of one namespace that list their pods at the same time: the memory of these pods is not known yet.
+const LISTING_OF_NAMESPACE: usize = 8;
+
+/// Whether a rollout may be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It may.
+    Free,
+    /// Not before the pods of others have been listed.
+    Listing,
+    /// Not before an older rollout has ended.
+    Full,
+}
 
 /// What is followed for one rollout.
 #[derive(Debug)]
@@ -52,6 +70,20 @@ impl Follows {
     /// Stops following for `key`.
     pub(super) fn remove(&self, key: &Key) {
         self.with(|all| drop(all.remove(key)));
+    }
+
+    /// Whether `key` may be followed; `older` are the older active rollouts of its namespace. The oldest one always
+    /// may.
+    pub(super) fn room(&self, key: &Key, older: &[Key]) -> Room {
+        self.with(|all| {
+            let followed = older.iter().filter_map(|other| all.get(other));
+            let bytes: usize = followed.map(|follow| follow.pods.bytes()).sum();
+            let is_listing = |(other, follow): &(&Key, &Arc<Follow>)| {
+                other.namespace == key.namespace && !follow.pods.has_synced()
+            };
+            let listing = if all.contains_key(key) { 0 } else { all.iter().filter(is_listing).count() };
+            Room::of(older.len(), bytes, listing)
+        })
     }
 
     /// What is followed for `key`. The target is looked up again if the last look-up is too old, or if `refresh` is
@@ -120,6 +152,19 @@ impl Follows {
     }
 }
 
+impl Room {
+    /// `older`: the number of older rollouts, `bytes`: the memory of their pods, `listing`: the watches that list.
+    fn of(older: usize, bytes: usize, listing: usize) -> Self {
+        if older >= FOLLOWED_OF_NAMESPACE || bytes >= MAX_BYTES_OF_NAMESPACE {
+            Self::Full
+        } else if listing >= LISTING_OF_NAMESPACE {
+            Self::Listing
+        } else {
+            Self::Free
+        }
+    }
+}
+
 impl Follow {
     fn is_old(&self) -> bool {
         let age = self.at.elapsed();
@@ -131,5 +176,19 @@ impl Follow {
         let TargetState::Present { owners: Some(owners), .. } = &self.target else { return false };
         let pods = self.pods.list();
         pods.iter().any(|(_, pod)| pod.owner.as_ref().is_none_or(|owner| !owners.contains(&owner.uid)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_has_a_limited_number_of_watches_and_of_pods_in_them() {
+        assert_eq!(Room::of(0, 0, 0), Room::Free, "the oldest one");
+        assert_eq!(Room::of(FOLLOWED_OF_NAMESPACE - 1, MAX_BYTES_OF_NAMESPACE - 1, 0), Room::Free);
+        assert_eq!(Room::of(FOLLOWED_OF_NAMESPACE, 0, 0), Room::Full);
+        assert_eq!(Room::of(1, MAX_BYTES_OF_NAMESPACE, LISTING_OF_NAMESPACE), Room::Full);
+        assert_eq!(Room::of(1, 0, LISTING_OF_NAMESPACE), Room::Listing);
     }
 }

@@ -1,5 +1,6 @@
 //! Cleans up pods whose rollout is gone or has ended: a request that has not touched a container yet is withdrawn,
-//! and the record of a task that has ended is closed. A running task that has touched a container is left to end.
+//! and the record of a task that has ended is closed. A running task that has touched a container is left to end. A
+//! label without a record in progress is removed.
 //!
 //! Must not touch a pod of an active rollout.
 
@@ -74,11 +75,12 @@ async fn close(
     let now = clock::now();
     let (write, again) = orphan(pod, now);
     let Some(write) = write else { return Ok(again) };
-    let Some(record) = &pod.record else { return Ok(again) };
-    // A rollout that was just created may be missing in the cache: the API server is asked.
-    let key = Key { namespace: namespace.to_owned(), name: record.name.clone() };
-    if context.server.is_under_way(&key, &record.rollout).await? {
-        return Ok(Some(now));
+    if let Some(record) = pod.record.as_ref().filter(|_| write.what != What::Release) {
+        // A rollout that was just created may be missing in the cache: the API server is asked.
+        let key = Key { namespace: namespace.to_owned(), name: record.name.clone() };
+        if context.server.is_under_way(&key, &record.rollout).await? {
+            return Ok(Some(now));
+        }
     }
     if let What::End(_, claims) = &write.what
         && !claims.is_empty()
@@ -93,8 +95,9 @@ async fn close(
     context.metrics.wrote("pod", &done.as_ref());
     done?;
     tracing::info!(
-        "pod {namespace}/{}: closed the record of {key}, which is gone or has ended",
-        pod.base.name
+        "pod {namespace}/{}: closed the task of the rollout {}, which is gone or has ended",
+        pod.base.name,
+        pod.worked_on.as_deref().unwrap_or_default()
     );
     // A pod whose request was recalled is reconciled once more.
     Ok(Some(now).filter(|_| write.what == What::Recall))

@@ -16,7 +16,7 @@ use crate::controller::reconciler::Reconciler;
 use crate::controller::rollouts::Context;
 use crate::controller::rollouts::applier::Applier;
 use crate::controller::rollouts::cache::Key;
-use crate::controller::rollouts::follow::Follow;
+use crate::controller::rollouts::follow::{Follow, Room};
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::priority::NodeLabels;
 use crate::podtask::write::VersionedRef;
@@ -24,13 +24,17 @@ use crate::process::clock;
 use crate::rollout::check;
 use crate::rollout::decide::{Decision, RolloutInput, decide};
 use crate::rollout::desired::Rollout;
+use crate::rollout::failed_write;
 use crate::rollout::reach::ReadyAgent;
-use crate::rollout::report::WRITE_FAILED;
 use crate::rollout::target::TargetState;
 
 /// The longest time between two reconciliations of an active rollout: its target is not watched, so its deletion
 /// causes no event.
 const MAX_INTERVAL: Duration = Duration::from_secs(10);
+/// The pause of a rollout while the pods of others are listed.
+const WHILE_LISTING: Duration = Duration::from_secs(1);
+/// The reason while too many older rollouts of the namespace are in progress.
+const TOO_MANY: &str = "TooManyRollouts";
 
 impl Reconciler for Context {
     type Key = Key;
@@ -44,7 +48,7 @@ impl Reconciler for Context {
                 self.follows.remove(key);
                 end_invalid(self, key, rollout).await
             }
-            Some(rollout) if rollout.is_active() => reconcile_cached(self, key, rollout, unconfirmed).await,
+            Some(rollout) if rollout.is_active() => reconcile_active(self, key, rollout, unconfirmed).await,
             Some(rollout) => {
                 self.follows.remove(key);
                 delete_if_expired(self, rollout).await
@@ -57,6 +61,34 @@ impl Reconciler for Context {
         self.metrics.reconciled(began.elapsed().as_secs_f64());
         outcome
     }
+}
+
+/// Reconciles a rollout if there is room to follow it; otherwise its pods stay as they are.
+async fn reconcile_active(
+    context: &Context,
+    key: &Key,
+    rollout: &Rollout,
+    unconfirmed: Vec<VersionedRef>,
+) -> Result<Outcome, Error> {
+    let again = match context.follows.room(key, &context.cache.older(rollout)) {
+        Room::Free => return reconcile_cached(context, key, rollout, unconfirmed).await,
+        Room::Listing => WHILE_LISTING,
+        Room::Full => {
+            context.follows.remove(key);
+            let message = "too many older rollouts of the namespace are in progress, or those of too many pods: it waits \
+                           until one of them has ended or is deleted";
+            if rollout.before.started_at.is_none() {
+                let (reason, message) = (TOO_MANY.to_owned(), message.to_owned());
+                let status = InPlaceRolloutStatus { reason, message, ..rollout.before.clone() };
+                report(context, key, rollout, &status).await?;
+            } else {
+                // The status of one that has begun may say why it ends.
+                tracing::info!("{key}: {message}");
+            }
+            MAX_INTERVAL
+        }
+    };
+    Ok(Outcome { again: Some(again), unconfirmed, ..Outcome::default() })
 }
 
 async fn reconcile_cached(
@@ -94,13 +126,14 @@ async fn reconcile_cached(
     let wrote = |done: Result<(), &Error>| context.metrics.wrote("budget", &done);
     let mut applier = Applier::new(context, key, rollout, &follow.pods, &allowance, &wrote);
     applier.carry_out(&decision).await;
-    let Decision { mut status, events, requeue_at, .. } = decision;
-    if let Some(error) = applier.failure() {
-        status = after_failure(rollout, status, error);
-    }
+    let requeue_at = decision.requeue_at;
+    let (status, events) = match applier.failure() {
+        Some(error) => failed_write::after(rollout, decision, error, clock::now()),
+        None => (decision.status, decision.events),
+    };
     if !applier.has_conflict() {
         let reported = report(context, key, rollout, &status).await;
-        if reported.is_ok() && applier.failure().is_none() {
+        if reported.is_ok() {
             for event in &events {
                 context.events.report(key.reference(&rollout.uid), event).await;
             }
@@ -183,20 +216,6 @@ async fn delete_if_expired(context: &Context, rollout: &Rollout) -> Result<Outco
         context.server.delete_rollout(rollout).await?;
     }
     Ok(Outcome { again: decision.requeue_at.map(clock::until), ..Outcome::default() })
-}
-
-/// The status after a failed write: the failure, and nothing that the decision only planned.
-fn after_failure(rollout: &Rollout, decided: InPlaceRolloutStatus, error: &str) -> InPlaceRolloutStatus {
-    let before = rollout.before.clone();
-    let failures =
-        if decided.failures.len() > before.failures.len() { before.failures } else { decided.failures };
-    InPlaceRolloutStatus {
-        observed_generation: rollout.generation,
-        reason: WRITE_FAILED.to_owned(),
-        message: format!("{error}; the controller retries"),
-        failures,
-        ..before
-    }
 }
 
 /// Writes the status if it has changed.

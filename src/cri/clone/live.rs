@@ -4,8 +4,10 @@
 //! Must not copy anything else: additions by the runtime itself would be added twice.
 
 use std::collections::HashMap;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::NotCloneable;
 use crate::cri::proto::v1;
@@ -19,8 +21,12 @@ pub(super) struct RuntimeSpec {
 
 #[derive(Deserialize)]
 struct Process {
-    env: Option<Vec<String>>,
+    env: Option<Environment>,
 }
+
+/// The variables of a process, each followed by a zero byte, which no variable contains. An image can set millions of
+/// short ones, and a `String` for each would take many times the memory of the answer.
+struct Environment(String);
 
 #[derive(Deserialize)]
 struct Linux {
@@ -52,22 +58,39 @@ struct Cpu {
 /// Gives every variable the value that the process has received. Some runtimes print the configured value in base64
 /// and some do not, and the text does not show which.
 pub(super) fn environment(envs: &mut [v1::KeyValue], spec: &RuntimeSpec) -> Result<(), NotCloneable> {
-    let given = spec.process.as_ref().and_then(|process| process.env.as_deref()).unwrap_or_default();
-    let keys: Vec<_> = envs.iter().map(|env| env.key.clone()).collect();
-    for (index, env) in envs.iter_mut().enumerate() {
-        // Names may occur twice. The last one counts, and some runtimes report only that one.
-        let later = keys[index + 1..].iter().filter(|key| **key == env.key).count();
-        let values =
-            || given.iter().rev().filter_map(|entry| entry.strip_prefix(&env.key)?.strip_prefix('='));
-        let value = values()
-            .nth(later)
-            .or_else(|| values().next())
-            // The replacement character stands for bytes that were not valid UTF-8: the value is lost.
-            .filter(|value| !value.contains('\u{fffd}'))
-            .ok_or_else(|| NotCloneable::Environment(env.key.clone()))?;
+    let given = spec.process.as_ref().and_then(|process| process.env.as_ref());
+    let values = received(envs, given.map_or("", |given| given.0.as_str()))?;
+    for (env, value) in envs.iter_mut().zip(values) {
         env.value = value.as_bytes().to_vec();
     }
     Ok(())
+}
+
+/// The value of each of `envs` in `given`, the text of an [`Environment`]. Takes linear time, because a pod can have
+/// more than 100 000 variables.
+fn received<'a>(envs: &[v1::KeyValue], given: &'a str) -> Result<Vec<&'a str>, NotCloneable> {
+    // Per configured name: its values in `given`, in order, and how many of `envs` with that name are left.
+    let mut names: HashMap<&str, (Vec<&'a str>, usize)> = HashMap::new();
+    for env in envs {
+        names.entry(env.key.as_str()).or_default().1 += 1;
+    }
+    for (name, value) in given.split_terminator('\0').filter_map(|entry| entry.split_once('=')) {
+        if let Some((values, _)) = names.get_mut(name) {
+            values.push(value);
+        }
+    }
+    let value = |env: &v1::KeyValue| {
+        let value = names.get_mut(env.key.as_str()).and_then(|(values, left)| {
+            *left -= 1;
+            // Names may occur twice. The last one counts, and some runtimes report only that one.
+            values.iter().nth_back(*left).or(values.last()).copied()
+        });
+        value
+            // The replacement character stands for bytes that were not valid UTF-8: the value is lost.
+            .filter(|value| !value.contains('\u{fffd}'))
+            .ok_or_else(|| NotCloneable::Environment(env.key.clone()))
+    };
+    envs.iter().map(value).collect()
 }
 
 /// Copies limits that have changed since the creation, by a resize or a CPU manager.
@@ -124,5 +147,31 @@ fn number(asked: &mut i64, reported: i64) {
 fn text(asked: &mut String, reported: &str) {
     if !reported.is_empty() {
         reported.clone_into(asked);
+    }
+}
+
+impl<'de> Deserialize<'de> for Environment {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Variables;
+        impl<'de> Visitor<'de> for Variables {
+            type Value = Environment;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut variables: S) -> Result<Environment, S::Error> {
+                let mut text = String::new();
+                while let Some(variable) = variables.next_element::<String>()? {
+                    if variable.contains('\0') {
+                        return Err(S::Error::custom("a variable contains a zero byte"));
+                    }
+                    text.push_str(&variable);
+                    text.push('\0');
+                }
+                Ok(Environment(text))
+            }
+        }
+        input.deserialize_seq(Variables)
     }
 }

@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 
 pub use self::files::{TerminationLog, fresh_termination_log, legacy_log_link};
 use crate::api::annotation;
+use crate::api::pod_template::asks_own_pod;
 use crate::cri::convert::is_id;
 use crate::cri::log_path;
 use crate::cri::proto::{strict_value, v1};
@@ -54,24 +55,43 @@ pub enum NotCloneable {
 
 /// The part of `info["info"]` that is read. The rest is not needed, and may have any form.
 #[derive(Deserialize)]
-struct Info {
-    config: Option<Value>,
+struct Info<T> {
+    config: Option<T>,
     #[serde(rename = "runtimeSpec")]
     runtime_spec: Option<live::RuntimeSpec>,
+}
+
+/// The configuration of a container, before the strict check of the `rest`. Only the environment can be larger than the
+/// specification of a pod, so its variables are checked one by one: all of them as JSON take ten times their memory.
+#[derive(Deserialize)]
+struct Unchecked {
+    envs: Option<Vec<Strict<v1::KeyValue>>>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// A message that is parsed by [`strict_value`].
+struct Strict<T>(T);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Strict<T> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        strict_value(Value::deserialize(input)?).map(Self).map_err(D::Error::custom)
+    }
 }
 
 impl Source {
     /// Reads the configuration from a verbose container status.
     pub fn read(status: &v1::ContainerStatus, info: &HashMap<String, String>) -> Result<Self, NotCloneable> {
-        let info = parse(info)?;
-        let mut config: v1::ContainerConfig = decode(info.config)?;
+        let (Unchecked { envs, rest }, spec) = parse(info)?;
+        let mut config: v1::ContainerConfig =
+            strict_value(Value::Object(rest)).map_err(|error| refusal(&error))?;
+        config.envs = envs.unwrap_or_default().into_iter().map(|Strict(env)| env).collect();
         if config.windows.is_some() {
             return Err(NotCloneable::Windows);
         }
         if config.metadata.as_ref().is_none_or(|metadata| metadata.name.is_empty()) {
             return Err(NotCloneable::Unreadable("it has no name".to_owned()));
         }
-        let spec = info.runtime_spec.unwrap_or_default();
         live::environment(&mut config.envs, &spec)?;
         live::resources(&mut config, &spec, status);
         pin(&mut config, status);
@@ -89,6 +109,13 @@ impl Source {
         let security = linux.and_then(|linux| linux.security_context.as_ref());
         let namespaces = security.and_then(|security| security.namespace_options.as_ref());
         namespaces.is_some_and(|namespaces| namespaces.network() == v1::NamespaceMode::Node)
+    }
+
+    /// True when the preStop handler of the container connects to the pod.
+    pub fn asks_own_pod(&self) -> bool {
+        let handler = self.config.annotations.get(annotation::PRE_STOP);
+        let handler = handler.and_then(|text| serde_json::from_str::<Value>(text).ok());
+        handler.as_ref().is_some_and(asks_own_pod)
     }
 
     /// True when the container has devices or block volumes of its own, from a device plugin, from a claim of Dynamic Resource
@@ -176,7 +203,8 @@ impl fmt::Debug for Source {
 /// The sandbox configuration from a verbose sandbox status, to be passed back to the runtime unchanged.
 #[expect(clippy::implicit_hasher, reason = "what the interface's maps are")]
 pub fn sandbox_config(info: &HashMap<String, String>) -> Result<v1::PodSandboxConfig, NotCloneable> {
-    decode(parse(info)?.config)
+    let (Strict(config), _) = parse(info)?;
+    Ok(config)
 }
 
 /// Pins the image of a clone to the ID of the running image, because a tag may have moved since.
@@ -190,13 +218,13 @@ fn pin(config: &mut v1::ContainerConfig, status: &v1::ContainerStatus) {
     }
 }
 
-fn parse(info: &HashMap<String, String>) -> Result<Info, NotCloneable> {
+/// The configuration, and what the container really runs with.
+fn parse<T: DeserializeOwned>(
+    info: &HashMap<String, String>,
+) -> Result<(T, live::RuntimeSpec), NotCloneable> {
     let text = info.get("info").ok_or(NotCloneable::NotReported)?;
-    serde_json::from_str(text).map_err(|error| refusal(&error))
-}
-
-fn decode<T: DeserializeOwned>(config: Option<Value>) -> Result<T, NotCloneable> {
-    strict_value(config.ok_or(NotCloneable::NotReported)?).map_err(|error| refusal(&error))
+    let info: Info<T> = serde_json::from_str(text).map_err(|error| refusal(&error))?;
+    Ok((info.config.ok_or(NotCloneable::NotReported)?, info.runtime_spec.unwrap_or_default()))
 }
 
 /// The part of a parse error that may be published. An error text quotes values, except in these two places.
@@ -206,7 +234,10 @@ fn refusal(error: &serde_json::Error) -> NotCloneable {
         return NotCloneable::UnknownField(field.to_owned());
     }
     NotCloneable::Unreadable(match text.rsplit_once(", expected ") {
-        Some((_, expected)) if error.is_data() => format!("a field is not {expected}"),
+        Some((_, expected)) if error.is_data() => {
+            let (expected, _position) = expected.split_once(" at line ").unwrap_or((expected, ""));
+            format!("a field is not {expected}")
+        }
         _ => "it is not the expected JSON".to_owned(),
     })
 }

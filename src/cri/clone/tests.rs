@@ -155,6 +155,55 @@ fn the_environment_is_the_processs() {
 }
 
 #[test]
+fn each_occurrence_of_a_variable_has_its_own_value() {
+    let values = |names: &[&str], given: &[&str]| {
+        let envs: Vec<_> = names.iter().map(|name| format!(r#"{{"key":"{name}","value":"x"}}"#)).collect();
+        let config = format!(r#"{{"metadata":{{"name":"app"}},"envs":[{}]}}"#, envs.join(","));
+        let spec = serde_json::json!({"process": {"env": given}}).to_string();
+        let value = |env: v1::KeyValue| String::from_utf8(env.value).unwrap();
+        source(&config, &spec).map(|read| read.config.envs.into_iter().map(value).collect::<Vec<_>>())
+    };
+    let names = ["A", "B", "A", "AB"];
+    for (given, expected) in [
+        (&["A=1", "AB=4", "B=2", "A=3"][..], ["1", "2", "3", "4"]),
+        (&["AB=4", "B=2", "A=3"][..], ["3", "2", "3", "4"]),
+        (&["A=0", "A=1", "B=", "A", "", "A==3", "AB=a=b"][..], ["1", "", "=3", "a=b"]),
+    ] {
+        assert_eq!(values(&names, given).unwrap(), expected, "{given:?}");
+    }
+    let refused = |given: &[&str]| values(&names, given).unwrap_err();
+    assert_eq!(refused(&["A=1"]), NotCloneable::Environment("B".to_owned()), "the first one");
+    assert_eq!(refused(&["A=\u{fffd}", "B=2", "A=3"]), NotCloneable::Environment("A".to_owned()));
+    let zero = source(CONFIG, r#"{"process":{"env":["PLAIN=hunter2\u0000CODED=x"]}}"#).unwrap_err();
+    assert!(matches!(&zero, NotCloneable::Unreadable(text) if !text.contains("hunter2")), "{zero}");
+}
+
+#[test]
+fn a_variable_may_have_null_members_and_may_not_be_null() {
+    let envs = |envs: &str| {
+        let config = format!(r#"{{"metadata":{{"name":"app"}},"envs":{envs}}}"#);
+        source(&config, r#"{"process":{"env":["A=1"]}}"#).map(|read| read.config.envs.len())
+    };
+    assert_eq!((envs("null"), envs("[]")), (Ok(0), Ok(0)));
+    assert_eq!(envs(r#"[{"key":"A","value":null,"novelty":null}]"#), Ok(1));
+    assert!(matches!(envs("[null]"), Err(NotCloneable::Unreadable(_))));
+    assert_eq!(source(r#"{"metadata":{"name":"a"}}"#, r#"{"process":{"env":null}}"#).unwrap().name(), "a");
+}
+
+/// With work for each pair of variables, this test takes minutes. It asserts no time: it only has to end.
+#[test]
+fn an_environment_of_two_large_objects_is_read() {
+    const COUNT: usize = 100_000;
+    let (keys, given): (Vec<_>, Vec<_>) = (0..COUNT)
+        .map(|number| (format!(r#"{{"key":"K{number}","value":""}}"#), format!(r#""K{number}={number}""#)))
+        .unzip();
+    let config = format!(r#"{{"metadata":{{"name":"app"}},"envs":[{}]}}"#, keys.join(","));
+    let spec = format!(r#"{{"process":{{"env":[{}]}}}}"#, given.join(","));
+    let envs = source(&config, &spec).unwrap().config.envs;
+    assert_eq!((envs.len(), envs[COUNT - 1].value.as_slice()), (COUNT, &b"99999"[..]));
+}
+
+#[test]
 fn limits_are_those_of_now() {
     let asked = resources(source(CONFIG, SPEC).unwrap());
     assert_eq!((asked.memory_limit_in_bytes, asked.memory_swap_limit_in_bytes), (64, 0));
@@ -209,6 +258,7 @@ fn refusals_name_fields_and_never_values() {
     ] {
         let error = source(config, "{}").unwrap_err().to_string();
         assert!(error.contains(says) && !error.contains("hunter2"), "{config}: {error}");
+        assert!(!error.contains(" line "), "{config}: {error}");
     }
     let printed = format!("{:?}", source(CONFIG, SPEC).unwrap());
     assert!(printed.contains("app") && !printed.contains("decoded"), "{printed}");
@@ -234,4 +284,20 @@ fn a_sandbox_is_read_as_it_stands() {
     assert_eq!(config.unwrap().metadata.unwrap().attempt, 2);
     let error = sandbox_config(&info(r#"{"novelty":1}"#, "{}")).unwrap_err();
     assert_eq!(error, NotCloneable::UnknownField("novelty".to_owned()));
+}
+
+/// Beside a standby that shares its ports, either of the two containers may get the request.
+#[test]
+fn a_handler_that_connects_to_the_pod_is_recognized() {
+    let of = |handler: &str| {
+        let mut source = source(CONFIG, SPEC).unwrap();
+        source.config.annotations.insert(annotation::PRE_STOP.to_owned(), handler.to_owned());
+        source.asks_own_pod()
+    };
+    assert!(of(r#"{"httpGet":{"path":"/bye","port":"http","scheme":"HTTP"}}"#));
+    assert!(of(r#"{"tcpSocket":{"port":80}}"#));
+    for other in [r#"{"exec":{"command":["bye"]}}"#, r#"{"httpGet":{"port":80,"host":"other"}}"#, "{"] {
+        assert!(!of(other), "{other}");
+    }
+    assert!(!source(CONFIG, SPEC).unwrap().asks_own_pod());
 }

@@ -6,12 +6,12 @@
 //! float.
 //!
 //! In CEL a text never equals a number or a boolean. The result of a command or of a `jsonPath` is a text, so
-//! `result == 0` and `result == false` would be false whatever was measured, and a hook with that `failureCondition` would
-//! approve. For such a result they are an error, as `<` is.
+//! `result == 0`, `result == false` and `result in [1, 2]` would be false whatever was measured, and a hook with that
+//! `failureCondition` would approve. For such a result they are an error, as `<` is.
 
 use std::sync::Arc;
 
-use cel::common::ast::{EntryExpr, Expr, IdedExpr, operators};
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::{Context, DeclarationError, ExecutionError, Value};
 
 use super::members;
@@ -26,6 +26,9 @@ const WIDENED: [(&str, &str); 6] = [
     (operators::EQUALS, "@equals"),
     (operators::NOT_EQUALS, "@differs"),
 ];
+
+/// The function to which the left side of `in [1, 2]` is passed. No source can spell it.
+pub(super) const NO_TEXT: &str = "@no_text";
 
 /// True for addition, under CEL's name or the replacement's.
 pub(super) fn is_addition(name: &str) -> bool {
@@ -46,6 +49,14 @@ pub(super) fn widen(expression: &mut IdedExpr) {
             }
             call.target.iter_mut().for_each(|target| widen(target));
             call.args.iter_mut().for_each(widen);
+            if call.func_name == operators::IN
+                && let [of, list] = call.args.as_mut_slice()
+                && has_no_text(list)
+            {
+                let (id, args) = (of.id, vec![std::mem::take(of)]);
+                let call = CallExpr { func_name: NO_TEXT.to_owned(), target: None, args };
+                *of = IdedExpr { id, expr: Expr::Call(call) };
+            }
         }
         Expr::Comprehension(all) => {
             members::order(&mut all.iter_range);
@@ -73,12 +84,29 @@ pub(super) fn widen(expression: &mut IdedExpr) {
     }
 }
 
+/// True for a list of numbers and booleans that are written out.
+fn has_no_text(list: &IdedExpr) -> bool {
+    let is_plain = |expression: &IdedExpr| match &expression.expr {
+        Expr::Literal(literal) => matches!(
+            literal,
+            LiteralValue::Boolean(_) | LiteralValue::Int(_) | LiteralValue::UInt(_) | LiteralValue::Double(_)
+        ),
+        Expr::Call(call) => call.func_name == operators::NEGATE,
+        _ => false,
+    };
+    matches!(&list.expr, Expr::List(list) if list.elements.iter().all(is_plain))
+}
+
 /// Declares the functions that a condition may use in addition to CEL's own. `of_text`: the result is a text.
 pub(super) fn declare(context: &mut Context<'_, '_>, of_text: bool) -> Result<(), DeclarationError> {
     context.add_function("@equals", move |a: Value, b: Value| equals("==", &a, &b, of_text))?;
     context.add_function("@differs", move |a: Value, b: Value| {
         let equal = equals("!=", &a, &b, of_text)?;
         Ok::<_, ExecutionError>(Value::Bool(equal == Value::Bool(false)))
+    })?;
+    context.add_function(NO_TEXT, move |value: Value| match value {
+        Value::String(_) if of_text => Err(compares_text(&value, "in", "a list of numbers")),
+        value => Ok(value),
     })?;
     context.add_function("asInt", |value: Value| as_int(&value))?;
     context.add_function("asFloat", |value: Value| as_float(&value))?;
@@ -144,14 +172,17 @@ fn equals(operator: &str, a: &Value, b: &Value, of_text: bool) -> Result<Value, 
     let is_text = |value: &Value| matches!(value, Value::String(_));
     let is_plain = |value: &Value| float(value).is_some() || matches!(value, Value::Bool(_));
     if of_text && (is_text(a) && is_plain(b) || is_plain(a) && is_text(b)) {
-        return Err(error(format!(
-            "{} {operator} {} compares a text with something else: use asInt(...) or asFloat(...) on a text, or compare it with a \
-             text such as 'true'",
-            printed(a),
-            printed(b)
-        )));
+        return Err(compares_text(a, operator, &printed(b)));
     }
     Ok(Value::Bool(a == b))
+}
+
+fn compares_text(a: &Value, operator: &str, b: &str) -> ExecutionError {
+    error(format!(
+        "{} {operator} {b} compares a text with something else: use asInt(...) or asFloat(...) on a text, or compare it with a \
+         text such as 'true'",
+        printed(a)
+    ))
 }
 
 fn add(a: &Value, b: &Value) -> Result<Value, ExecutionError> {

@@ -7,7 +7,7 @@
 use cel::Value;
 use cel::common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
-use super::members;
+use super::{arithmetic, members};
 
 /// Maximum work of one evaluation: well under a second.
 pub(super) const MAX_WORK: u64 = 1_000_000;
@@ -102,8 +102,11 @@ impl<'a> Sizes<'a> {
         }
         // Text made of a number is larger than the number; the outcome of every function that is not listed is a
         // number or a boolean.
-        let grows = super::arithmetic::is_addition(&call.func_name)
-            || matches!(call.func_name.as_str(), operators::CONDITIONAL | operators::INDEX | "string");
+        let grows = arithmetic::is_addition(&call.func_name)
+            || matches!(
+                call.func_name.as_str(),
+                operators::CONDITIONAL | operators::INDEX | arithmetic::NO_TEXT | "string"
+            );
         Bound { work, size: if grows { bound.size.saturating_add(2) } else { 1 } }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::hook::permits;
+use crate::process::permits;
 
 /// The running HookRuns, and the limits.
 #[derive(Debug)]

@@ -84,7 +84,9 @@ impl HookRunLease {
     /// Takes the HookRun, drives it to its end and reports that; or releases it.
     pub(super) async fn run(mut self) {
         let name = format!("{}/{}", self.run.namespace().unwrap_or_default(), self.run.name_any());
-        let stopped = match self.take().await {
+        let is_ours = *self.sight.borrow();
+        let taken = if is_ours { self.take().await } else { Err(Stop::Release) };
+        let stopped = match taken {
             Ok(content) => self.drive(&name, content).await,
             Err(stopped) => Err(stopped),
         };

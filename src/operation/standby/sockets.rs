@@ -9,11 +9,11 @@ use crate::api::request::SILENT_STANDBY;
 use crate::operation::decision::Next;
 use crate::operation::port::{Listeners, Port};
 use crate::operation::snapshot::{Container, Snapshot, State};
-use crate::operation::standby::{Change, REQUEUE, Standby, change, wait};
-use crate::operation::state::{Operation, Target, has_lasted};
+use crate::operation::standby::{COUNTED_WITHIN, Change, REQUEUE, Standby, change, wait};
+use crate::operation::state::{Operation, Target, has_lasted, is_over};
 
-/// How long a new instance, or one that is back, may have fewer listening sockets than expected: the number of processes
-/// that share a port can change.
+/// How long a standby, a new instance, or one that is back, may have fewer listening sockets than expected: the number of
+/// processes that share a port can change.
 const FEWER: SignedDuration = SignedDuration::from_secs(10);
 
 /// The counted sockets that decide something: all TCP sockets, and those on the UDP ports that a container declares. A
@@ -52,20 +52,44 @@ pub(super) fn listens_beside(
     }
 }
 
-/// The next step until the same sockets were counted twice, some time apart: a process opens and closes its sockets one
+/// The next step until the same sockets were counted twice, `settles` apart: a process opens and closes its sockets one
 /// after the other.
 pub(super) fn counted_again(
     target: &Target,
     standby: &Standby,
     snapshot: &Snapshot,
-    listeners: &Listeners,
+    counted: Listeners,
+    settles: SignedDuration,
     now: Timestamp,
 ) -> Option<Next> {
-    if standby.counted.as_ref() != Some(listeners) {
-        return Some(change(target, Change::Counted(listeners.clone(), now)));
+    if standby.counted.as_ref() != Some(&counted) {
+        return Some(change(target, Change::Counted(counted, now)));
     }
-    let is_settled = standby.counted_at.is_some_and(|at| has_lasted(snapshot, at, REQUEUE, now));
+    let is_settled = standby.counted_at.is_some_and(|at| has_lasted(snapshot, at, settles, now));
     (!is_settled).then(|| wait(target, now))
+}
+
+/// The counted sockets that decide about a container with these `declared` ports. If it declares none, they are those on the
+/// ports that were in use before its standby, as far as these are known.
+pub(super) fn deciding(listeners: &Listeners, declared: &[Port], before: Option<&Listeners>) -> Listeners {
+    let decides = |port: &Port| match declared {
+        [] => before.is_none_or(|before| before.contains_key(port)),
+        declared => declared.contains(port),
+    };
+    listeners.iter().filter(|(port, _)| decides(port)).map(|(port, count)| (*port, *count)).collect()
+}
+
+/// How long the sockets beside a standby have to stay the same, where it has at most `longest`. One with fewer sockets than
+/// the container may still open some: the processes of a server load one after the other.
+pub(super) fn settles(
+    before: &Listeners,
+    listeners: &Listeners,
+    own: &Container,
+    longest: SignedDuration,
+) -> SignedDuration {
+    let added = added(before, listeners, &own.ports);
+    let has_fewer = added.iter().any(|(port, count)| before.get(port).is_some_and(|all| count < all));
+    if has_fewer { FEWER.min(longest / 2).max(REQUEUE) } else { REQUEUE }
 }
 
 /// The sockets that were added on ports that were in use before, which are the shared ones. If the container declares
@@ -104,23 +128,42 @@ fn must_listen(operation: &Operation, target: &Target) -> bool {
     target.reached.is_some() && needs_fence(operation, target)
 }
 
-/// True once the new instance listens on every port that the standby shares. It has as many sockets as the standby, which
-/// runs the same image; in a rollback it has as many as the old instance had. After [`FEWER`] one is enough. If the sockets
-/// cannot be counted any more, the new instance gets as much time as the standby needed.
+/// Notes since when the sockets cannot be counted although the new instance of `target` is to listen, or that they can be
+/// counted again.
+pub(in crate::operation) fn note_count(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Next> {
+    let standby = target.standby.as_ref().filter(|_| must_listen(operation, target))?;
+    let is_counted = snapshot.listeners.is_some();
+    let since = (!is_counted).then_some(now);
+    (is_counted == standby.uncounted_since.is_some()).then(|| change(target, Change::Uncounted(since)))
+}
+
+/// Whether the new instance listens on every port that the standby shares. It has as many sockets as the standby, which
+/// runs the same image; in a rollback it has as many as the old instance had. After [`FEWER`] one is enough. `None` while a
+/// count is missing: one that fails says nothing. Once all have failed for [`COUNTED_WITHIN`], the new instance listens if it
+/// has run for as long as the standby needed.
 pub(in crate::operation) fn listens(
     operation: &Operation,
     target: &Target,
     snapshot: &Snapshot,
     now: Timestamp,
-) -> bool {
+) -> Option<bool> {
     let Some(standby) = target.standby.as_ref().filter(|_| must_listen(operation, target)) else {
-        return true;
+        return Some(true);
     };
     let is_past = |time| has_run_for(operation, target, snapshot, time, now);
-    let Some(listeners) = &snapshot.listeners else { return is_past(standby.took()) };
+    let Some(listeners) = &snapshot.listeners else {
+        let runs_since = target.reached.as_ref().and_then(|reached| reached.counts_from);
+        let since = standby.uncounted_since?.max(runs_since.unwrap_or(Timestamp::MIN));
+        return is_over(since, COUNTED_WITHIN, now).then(|| is_past(standby.took()));
+    };
     let may_be_fewer = is_past(standby.took().max(FEWER));
     let serves = snapshot.standbys(&target.name).any(|container| container.state == State::Running);
-    standby.added.iter().all(|(port, own)| {
+    let is_complete = standby.added.iter().all(|(port, own)| {
         let returned = standby.before.as_ref().and_then(|before| before.get(port).copied()).unwrap_or(*own);
         let instance = match operation.rollback_cause {
             _ if may_be_fewer => 1,
@@ -129,7 +172,8 @@ pub(in crate::operation) fn listens(
         };
         let beside = if serves { *own } else { 0 };
         listeners.get(port).copied().unwrap_or_default() >= instance.saturating_add(beside)
-    })
+    });
+    Some(is_complete)
 }
 
 /// True once the new instance of `target` has run for `time`, but at most for the time in which it has to become Ready.

@@ -1,5 +1,7 @@
 //! Unit tests of `standby`: what serves at each moment, and what is left when a standby cannot run.
 
+mod counts;
+mod ends;
 mod handover;
 mod proof;
 
@@ -258,7 +260,7 @@ fn without_a_grace_period_no_pre_stop_handler_runs() {
 #[test]
 fn containers_that_cannot_have_a_standby_are_refused() {
     type Change = fn(&mut Situation);
-    let cases: [(Change, &str); 7] = [
+    let cases: [(Change, &str); 8] = [
         (|s| s.snapshot.declared = None, "it needs a cluster"),
         (|s| declared(&mut s.snapshot).restart_policy = RestartPolicy::Never, "restartPolicy is not Always"),
         (|s| declared(&mut s.snapshot).devices = vec!["gpu.example/card".into()], "gpu.example/card"),
@@ -271,6 +273,10 @@ fn containers_that_cannot_have_a_standby_are_refused() {
         (
             |s| s.sources.values_mut().for_each(|source| source.uses_devices = true),
             "devices or block volumes",
+        ),
+        (
+            |s| s.sources.values_mut().for_each(|source| source.asks_own_pod = true),
+            "its preStop handler connects to the pod",
         ),
     ];
     for (change, why) in cases {
@@ -532,12 +538,14 @@ fn a_standby_of_an_image_that_failed_stays_while_the_old_image_does_not_run() {
         fail_new_image(&mut bench);
         assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{:?}", bench.log);
     }
+    let standby = bench.operation.targets[0].standby.as_mut().unwrap();
+    standby.uncounted_since = Some(bench.now);
     let (operation, late) = (&bench.operation, later(bench.now, SignedDuration::from_secs(60)));
     let id = operation.targets[0].reached.as_ref().unwrap().to.container_id.clone();
     let stops = |state| {
         let mut snapshot = Snapshot { listeners: None, ..bench.snapshot.clone() };
         find(&mut snapshot, &id).state = state;
-        make_way(operation, &operation.targets[0], &snapshot, late).is_some()
+        matches!(make_way(operation, &operation.targets[0], &snapshot, late), Some(Next::Do(_)))
     };
     assert_eq!([State::Running, State::Exited].map(stops), [true, false]);
 }

@@ -49,6 +49,22 @@ fn a_pod_that_another_rollout_restarts_afterwards_stays_done() {
     assert_eq!((end.phase, end.done, end.failed), (RolloutPhase::Failed, 1, 1), "its own failure counts");
 }
 
+#[test]
+fn a_pod_that_is_done_and_that_another_client_restarts_counts_against_the_budget() {
+    let (mut one, mut pods) = (rollout(&json!({})), vec![pod(0), pod(1)]);
+    look(&mut one, &mut pods, 1);
+    say(&mut pods[0], "Succeeded", None);
+    let request = json!({"id": "mine", "containers": [{"name": "app"}]});
+    pods[0]["metadata"]["annotations"]["inplace.dev/request"] = json!(request.to_string());
+    for now in [2, 3] {
+        let waits = look(&mut one, &mut pods, now);
+        assert_eq!((begun(&waits).len(), waits.status.done), (0, 1), "{:?}", waits.writes);
+        assert_eq!((waits.status.phase, &*waits.status.reason), (RolloutPhase::Running, "PodsTaken"));
+    }
+    say_about(&mut pods[0], "mine", "Succeeded", None);
+    assert_eq!(begun(&look(&mut one, &mut pods, 4)), ["web-1"]);
+}
+
 /// The agent has not answered the second request yet: its last answer is about the first one.
 #[test]
 fn the_record_of_another_rollout_is_not_overwritten_by_the_answer_to_an_earlier_request() {

@@ -74,3 +74,26 @@ fn a_restart_a_pause_a_stop_and_what_is_held_back_name_nothing() {
     let stopped = step(&swap(&json!({})), &mut pods, 4);
     assert_eq!((stopped.status.phase, named(&pods)), (RolloutPhase::Failed, vec![]), "a failure");
 }
+
+#[test]
+fn what_another_rollout_names_stays_until_the_own_request() {
+    let mut pods = on_two_nodes();
+    step(&swap(&json!({})), &mut pods, 1);
+    assert_eq!(named(&pods), [("web-2", "app:2")]);
+    let decision = |containers: Value, pods: &[Value]| {
+        let mut two = rollout(&swap(&json!({"containers": containers})));
+        two.uid = "r-2".to_owned();
+        let read: Vec<Pod> = pods.iter().map(read).collect();
+        decide(&two, seen(&target(), &read, &[], at(2)))
+    };
+    let restart = json!([{"name": "app"}]);
+    assert!(decision(restart.clone(), &pods).writes.is_empty());
+    // The other pod of the node names the image.
+    let other = decision(json!([{"name": "app", "image": "app:3"}]), &pods);
+    let names: Vec<_> = other.writes.iter().map(|write| write.pod.name.as_str()).collect();
+    assert_eq!(names, ["web-1", "web-3"]);
+    ready(&mut pods[2], false, at(2));
+    let begins = decision(restart, &pods);
+    assert_eq!(begun(&begins), ["web-2"]);
+    assert_eq!(begins.writes[0].patch.annotations.get(KEY), Some(&None));
+}

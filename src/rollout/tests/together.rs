@@ -306,8 +306,27 @@ fn a_pause_holds_what_is_prepared() {
     group.report_all("Running", Some(2), None);
     group.rollout.spec.paused = true;
     assert_eq!(group.go(3).phase, GroupPhase::Prepare);
+    let says = "group restart: 1 of 1 pods are prepared; paused by spec.paused";
+    assert_eq!(group.phase(), (RolloutPhase::Paused, "Paused", says));
     group.rollout.spec.paused = false;
     assert_eq!(group.go(4).phase, GroupPhase::Stop);
+    assert_eq!((group.phase().0, group.phase().1), (RolloutPhase::Running, "Stop"));
+}
+
+#[test]
+fn a_pause_of_the_preparation_does_not_count_as_time_without_progress() {
+    let mut group = Group::new(2, &json!({"progressDeadlineSeconds": 10}));
+    group.report(0, "Running", Some(2), None);
+    group.rollout.spec.paused = true;
+    group.go(3);
+    assert_eq!(group.phase().0, RolloutPhase::Paused);
+    group.rollout.spec.paused = false;
+    for now in [20, 29] {
+        group.go(now);
+        assert_eq!((group.phase().0, group.phase().1), (RolloutPhase::Running, "Prepare"));
+    }
+    group.go(30);
+    assert_eq!((group.phase().0, group.phase().1), (RolloutPhase::Failed, "ProgressDeadlineExceeded"));
 }
 
 #[test]

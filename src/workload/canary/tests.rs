@@ -11,6 +11,7 @@ struct Rollout {
     canary: Canary,
     update: &'static str,
     all_updated: bool,
+    has_served: bool,
     /// Every partition that holds back at least this many pods is reached.
     reached: Option<usize>,
     paused: bool,
@@ -25,6 +26,7 @@ fn rollout(steps: &serde_json::Value) -> Rollout {
         canary: serde_json::from_value(json!({"steps": steps})).unwrap(),
         update: "web-2",
         all_updated: false,
+        has_served: true,
         reached: None,
         paused: false,
         resume: None,
@@ -46,6 +48,7 @@ impl Rollout {
                 canary: &self.canary,
                 update: self.update,
                 all_updated: self.all_updated,
+                has_served: self.has_served,
                 reached: &move |held| match held {
                     Held::All => true,
                     Held::Part(amount) => reached.is_some_and(|reached| amount.held_back(10) >= reached),
@@ -353,6 +356,22 @@ fn the_first_rollout_and_the_way_back_have_no_steps() {
     let mut back = rollout(&json!([{"partition": 8}]));
     back.update = "web-1";
     assert_eq!((back.index(), back.decide().held), (1, part(0)));
+}
+
+#[test]
+fn the_repair_of_a_first_rollout_has_no_steps_unless_an_earlier_revision_served() {
+    for has_served in [false, true] {
+        let mut first = rollout(&json!([{"partition": 8}, {"pause": {}}]));
+        first.steps.canary.revision.clear();
+        (first.all_updated, first.has_served) = (true, has_served);
+        assert_eq!(first.index(), 2);
+        // A pod is not available at the revision, and the next template follows.
+        (first.update, first.all_updated) = ("web-3", false);
+        let (index, held) = if has_served { (0, part(8)) } else { (2, part(0)) };
+        for _ in 0..2 {
+            assert_eq!((first.index(), first.decide().held), (index, held), "{has_served}");
+        }
+    }
 }
 
 #[test]

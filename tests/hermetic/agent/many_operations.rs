@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use inplace::api::annotation;
 use inplace::api::pod_ref::PodRef;
 use inplace::node::journal::Journal;
 use serde_json::{Value, json};
 
 use super::super::runtime::{Fault, Pod};
-use super::{Fixture, status};
+use super::{Fixture, show, status};
 
 /// The number of permits that the agent has by default.
 const MANY: usize = 32;
@@ -99,6 +100,45 @@ async fn only_so_many_change_containers_at_once() {
     assert_eq!(most, Some(1), "{history:#?}");
     let stops: Vec<_> = history.iter().filter(|event| event.starts_with("signalled")).collect();
     assert_eq!(stops.len(), 3, "{history:#?}");
+}
+
+/// The operations of one namespace leave some permits to the others.
+#[tokio::test]
+async fn a_namespace_whose_operations_take_long_holds_up_no_other() {
+    let fixture = Arc::new(Fixture::found().await);
+    let slow = ["slow-0", "slow-1", "slow-2", "slow-3", "slow-4"];
+    for name in slow {
+        fixture.pod(name);
+    }
+    let of_other = fixture.runtime.put(Pod::new("bank", "quick").container("app", "img:v1").grace(1));
+    let mut pod = fixture.api.pod("shop", "slow-0");
+    pod["metadata"] = json!({ "namespace": "bank", "name": "quick", "uid": of_other.uid });
+    pod["metadata"]["annotations"] = json!({ annotation::REQUEST: "restart app" });
+    show(&mut pod, of_other.id("app"), 0);
+    fixture.runtime.on("StopContainer").always().fault(Fault::Hang);
+    let _agent = fixture.agent_with(&["--max-operations=4"]).await;
+    for name in slow {
+        fixture.pod_request(name, Some("restart app"));
+    }
+    let phases = |store: &super::Store| -> Vec<String> {
+        let phase = |name: &&str| Some(status(&store.pod("shop", name)?)?["phase"].as_str()?.to_owned());
+        slow.iter().filter_map(phase).collect()
+    };
+    let are_full = |store: &super::Store| {
+        let phases = phases(store);
+        phases.iter().filter(|phase| *phase == "Running").count() == 4
+            && phases.iter().any(|phase| phase == "Pending")
+    };
+    fixture.api.until("four are in progress, and one waits", are_full).await;
+    fixture.api.put(pod);
+    let runs = |store: &super::Store| {
+        store
+            .pod("bank", "quick")
+            .and_then(|pod| status(&pod))
+            .is_some_and(|status| status["phase"] == "Running")
+    };
+    fixture.api.until("the one of another namespace is in progress", runs).await;
+    assert!(fixture.api.store(|store| are_full(store)), "the fifth still waits");
 }
 
 /// A request that waits for a permit has one deadline, not one for the wait and another for the work.

@@ -37,6 +37,13 @@ impl Fixture {
         sweep(&self.node.client, &self.node.journal, None).await.unwrap()
     }
 
+    /// Lets the container with this ID be created so many seconds ago.
+    fn created(&self, id: &str, seconds: i64) {
+        let age = jiff::SignedDuration::from_secs(seconds);
+        let created_at = i64::try_from((inplace::process::clock::now() - age).as_nanosecond()).unwrap();
+        self.fake.model(|m| m.container_mut(id).unwrap().created_at = created_at);
+    }
+
     /// Another pod on the node, with a container `db`.
     fn neighbour(&self) -> super::PodRef {
         pod_ref(&self.fake.put(Pod::new("shop", "db-0").owner(Owner::Kubelet).container("db", "img:v1")))
@@ -113,6 +120,13 @@ async fn a_forgotten_standby_goes_once_its_container_runs_or_has_ended_beside_it
         let next = create(m, "app", 1, &[(annotation::CONTAINER_NAME, "app")]);
         m.start(&next).unwrap();
         m.exit(&next, 1);
+        let standby = m.container_mut(&standby).unwrap();
+        let ports = r#"[{"containerPort":80}]"#;
+        standby.config.annotations.insert(annotation::PORTS.to_owned(), ports.to_owned());
+    });
+    assert_eq!(fixture.sweep().await, 0, "it shares its ports, and serves");
+    fixture.fake.model(|m| {
+        m.container_mut(&standby).unwrap().config.annotations.remove(annotation::PORTS);
     });
     assert_eq!(fixture.sweep().await, 1);
     assert!(!is_left(&standby) && is_left(&app));
@@ -133,22 +147,48 @@ async fn a_forgotten_standby_runs_its_handler_and_only_beside_a_container_that_h
         m.start(&standby).unwrap();
         (app, standby)
     });
-    let age = |seconds: i64| {
-        let created_at =
-            (inplace::process::clock::now() - jiff::SignedDuration::from_secs(seconds)).as_nanosecond();
-        fixture.fake.model(|m| {
-            m.container_mut(&app).unwrap().created_at = i64::try_from(created_at).unwrap();
-        });
-    };
     fixture.fake.forget();
-    age(30);
+    fixture.created(&app, 30);
     assert_eq!(fixture.sweep().await, 0);
-    age(70);
+    fixture.created(&app, 70);
     assert_eq!(fixture.sweep().await, 1);
     let story = fixture.fake.story();
     let calls: Vec<_> = story.iter().map(|call| call.split_whitespace().next().unwrap()).collect();
     assert_eq!(calls, ["ExecSync", "StopContainer", "RemoveContainer"], "{story:?}");
     assert!(fixture.fake.instances("app").iter().all(|instance| instance.id != standby));
+}
+
+/// Starts a standby of an operation that is no longer recorded beside `app`, and returns the IDs of both.
+fn forgotten_standby(m: &mut Model) -> (String, String) {
+    let standby = create(m, "app", 7, &STANDBY);
+    let app = m.running("app")[0].id.clone();
+    m.start(&standby).unwrap();
+    (app, standby)
+}
+
+/// An image may load longer than a minute. The standby served before the container was created.
+#[tokio::test]
+async fn a_forgotten_standby_stays_while_its_container_may_still_load() {
+    let fixture = Fixture::open().await;
+    let (app, standby) = fixture.fake.model(forgotten_standby);
+    fixture.created(&standby, 400);
+    fixture.created(&app, 100);
+    assert_eq!(fixture.sweep().await, 0);
+    fixture.created(&app, 205);
+    assert_eq!(fixture.sweep().await, 1);
+    assert!(fixture.fake.instances("app").iter().all(|instance| instance.id != standby));
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_stops_no_standby() {
+    let fixture = Fixture::open().await;
+    let (app, _) = fixture.fake.model(forgotten_standby);
+    fixture.created(&app, 70);
+    fixture.fake.forget();
+    let error = fixture.ask(request("restart other")).await.unwrap_err();
+    assert_eq!(error.reason(), "UnknownContainer", "{error}");
+    assert!(fixture.fake.story().is_empty(), "{:?}", fixture.fake.story());
+    assert_eq!(fixture.sweep().await, 1);
 }
 
 #[tokio::test]

@@ -26,6 +26,20 @@ async fn what_is_let_go_is_taken_at_once() {
     drop(agent);
 }
 
+/// The leader that ran it is gone, and its agent is back when the next one looks.
+#[tokio::test]
+async fn what_an_earlier_leader_took_is_let_go_unmeasured() {
+    let fixture = Fixture::start().await;
+    let taken = json!({"annotations": {"inplace.dev/runner": CONTROLLER}});
+    fixture.put_as("drain", &json!({"metrics": [polls(&fixture)]}), &taken);
+    let controller = fixture.runner(CONTROLLER).await;
+    controller.ownership.send_replace(Ownership::Theirs);
+    fixture.until("it is let go", "drain", |run| Fixture::runner_of(run).is_none()).await;
+    assert_eq!(fixture.measurements(), 0);
+    let _agent = fixture.runner_with(AGENT, &fixture.api, 8, Duration::from_secs(600)).await;
+    fixture.until("the agent measures", "drain", |run| Fixture::measured(run) >= 2).await;
+}
+
 #[tokio::test]
 async fn a_result_that_cannot_be_written_stays_where_it_is() {
     let fixture = Fixture::start().await;

@@ -31,6 +31,18 @@ async fn what_a_deleted_rollout_asked_for_is_taken_back_where_nothing_is_touched
 }
 
 #[tokio::test]
+async fn a_label_without_its_record_holds_up_no_later_rollout() {
+    let rollout_fixture = RolloutFixture::with(1).await;
+    rollout_fixture.fixture.api.edit("shop", "web-1-0", |pod| {
+        pod["metadata"]["labels"]["inplace.dev/rollout-uid"] = json!("gone");
+    });
+    let _controller = rollout_fixture.fixture.controller();
+    rollout_fixture.restart("one", &json!({}));
+    let asked = rollout_fixture.agents("one", 1, |status| status["phase"] == "Succeeded").await;
+    assert_eq!(asked, ["web-1-0"]);
+}
+
+#[tokio::test]
 async fn a_newer_one_of_the_same_target_takes_its_place() {
     let rollout_fixture = RolloutFixture::with(4).await;
     let _controller = rollout_fixture.fixture.controller();

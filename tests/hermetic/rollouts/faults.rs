@@ -57,6 +57,21 @@ async fn a_pod_that_another_client_changes_meanwhile_is_reconciled_again() {
 }
 
 #[tokio::test]
+async fn a_refused_write_after_a_resume_does_not_look_like_the_end() {
+    let rollout_fixture = RolloutFixture::with(2).await;
+    let _controller = rollout_fixture.fixture.controller();
+    rollout_fixture.restart("one", &json!({"paused": true}));
+    rollout_fixture.phase("one", "Paused").await;
+    rollout_fixture.fixture.api.on("PATCH pod").times(2).fault(Fault::Answer(403, "not now"));
+    rollout_fixture.rollout("one", |spec| spec["paused"] = json!(false));
+    let failed = |status: &Value| status["reason"] == "WriteFailed";
+    let status = rollout_fixture.status("one", "the write failed", failed).await;
+    assert_eq!((&status["phase"], &status["busy"]), (&json!("Running"), &json!(0)), "{status:#}");
+    let asked = rollout_fixture.agents("one", 1, |status| status["phase"] == "Succeeded").await;
+    assert_eq!(asked, ["web-1-0", "web-1-1"]);
+}
+
+#[tokio::test]
 async fn a_pod_that_somebody_else_works_on_waits() {
     let rollout_fixture = RolloutFixture::with(2).await;
     rollout_fixture.fixture.api.edit("shop", "web-1-0", |pod| {

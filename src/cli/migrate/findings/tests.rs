@@ -22,6 +22,7 @@ fn of(spec: &Value) -> Workload {
         namespace: "shop".to_owned(),
         name: "web".to_owned(),
         uid: "u".to_owned(),
+        labels: BTreeMap::new(),
         spec: serde_json::from_value(object).ok().map(|object| WorkloadSpec::of_deployment(&object)),
         raw: spec.clone(),
         managed: Vec::new(),
@@ -107,6 +108,16 @@ fn fields_without_an_effect_are_named_by_their_paths() {
     let mut wrong = spec();
     wrong["template"]["spec"]["containers"] = json!("none");
     assert!(about(&wrong, &[], &[], &[]).iter().any(|(level, _)| *level == Level::Resolve));
+}
+
+#[test]
+fn a_deletion_that_bk_bcs_refused_is_not_refused_any_more() {
+    let mut labelled = of(&spec());
+    labelled.labels = [("io.tencent.bcs.dev/deletion-allow".to_owned(), "Cascading".to_owned())].into();
+    let owned = Owned { pods: Vec::new(), revisions: Vec::new(), runs: Vec::new() };
+    let found = workload(&labelled, &owned, now());
+    let found: Vec<_> = found.into_iter().map(|found| (found.level, found.message)).collect();
+    one(&found, Level::Note, &["io.tencent.bcs.dev/deletion-allow", "RBAC"]);
 }
 
 #[test]

@@ -62,6 +62,8 @@ struct Status {
     #[serde(rename = "hostIP")]
     host_ip: Option<String>,
     conditions: Option<Vec<core::PodCondition>>,
+    init_container_statuses: Option<Vec<core::ContainerStatus>>,
+    container_statuses: Option<Vec<core::ContainerStatus>>,
 }
 
 impl From<Meta> for ObjectMeta {
@@ -98,6 +100,8 @@ impl From<GuardedPod> for core::Pod {
                 pod_ip: status.pod_ip,
                 host_ip: status.host_ip,
                 conditions: status.conditions,
+                init_container_statuses: status.init_container_statuses,
+                container_statuses: status.container_statuses,
                 ..core::PodStatus::default()
             }),
         }
@@ -167,8 +171,9 @@ mod tests {
             "labels": {"a": "b"}, "annotations": {"c": "d"}, "creationTimestamp": "2026-03-01T12:00:00Z",
             "deletionTimestamp": "2026-03-01T13:00:00Z",
             "ownerReferences": [{"apiVersion": "v1", "kind": "Job", "name": "j", "uid": "ju", "controller": true}]});
+        let reported = json!([{"name": "app", "restartCount": 2, "image": "", "imageID": "", "ready": true}]);
         let status = json!({"phase": "Running", "podIP": "10.0.0.7", "hostIP": "10.0.0.1",
-            "conditions": [{"type": "Ready", "status": "True"}]});
+            "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": reported});
         let spec =
             json!({"nodeName": "n1", "containers": [{"name": "app"}], "tolerations": [{"key": "gone"}]});
         let mut whole = json!({"metadata": meta, "spec": spec, "status": status});
@@ -176,8 +181,7 @@ mod tests {
         whole["metadata"]["managedFields"] = managed.clone();
         whole["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "b"}]);
         whole["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
-        whole["status"]["containerStatuses"] =
-            json!([{"name": "app", "restartCount": 2, "image": "", "imageID": "", "ready": true}]);
+        whole["status"]["ephemeralContainerStatuses"] = reported;
         let read: GuardedPod = serde_json::from_value(whole).unwrap();
         assert_eq!(core::Pod::from(read), slim);
         let empty: GuardedPod = serde_json::from_value(json!({"metadata": {"name": "x"}})).unwrap();

@@ -30,9 +30,9 @@ use crate::controller::admission::guard::denials::{Denials, Reason};
 use crate::controller::admission::guard::limit::Limit;
 use crate::controller::admission::review::{Answer, Refusal, Request, UserInfo};
 use crate::guard::{self, Attempt, GuardInput};
-use crate::hook::permits::Permits;
 use crate::process::clock;
 use crate::process::log::chain;
+use crate::process::permits::Permits;
 
 /// Time limit of a decision. The API server waits 5 s, and its own timeout message is less helpful.
 const IN_TIME: Duration = Duration::from_secs(3);

@@ -8,16 +8,20 @@ use serde_json::Value;
 
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::trim::{Trim, meta_of, readable, within};
+use crate::controller::workloads::cache::bounds::{self, MAX_BYTES_OF_NAMESPACE, memory};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
-/// A rollout; `None` if it is unreadable.
+/// A rollout, `None` if it is unreadable, and the memory of its spec in bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct CachedRollout(pub(super) Option<Arc<Rollout>>);
+pub(crate) struct CachedRollout(pub(super) Option<Arc<Rollout>>, usize);
 
-/// A pod of a rollout's target.
+/// A pod of a rollout's target, and its memory in bytes.
+///
+/// The number of pods has no limit: a rollout that does not know all pods of its target would end too early. See
+/// `follow` instead.
 #[derive(Clone, Debug)]
-pub(crate) struct CachedPod(pub(super) Arc<Pod>);
+pub(crate) struct CachedPod(pub(super) Arc<Pod>, pub(super) usize);
 
 impl Trim for CachedRollout {
     type Kind = InPlaceRollout;
@@ -25,8 +29,10 @@ impl Trim for CachedRollout {
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
+        let bytes = source.get("spec").map_or(0, memory);
         let rollout = readable::<InPlaceRollout>(&meta, source).map(|object| Arc::new(Rollout::read(object)));
-        (meta, Self(rollout))
+        let bytes = if rollout.is_some() { bytes } else { 0 };
+        (meta, Self(rollout, bytes))
     }
 
     /// One group for the rollout itself, and one for all rollouts of its namespace.
@@ -47,15 +53,30 @@ impl Trim for CachedRollout {
             _ => false,
         }
     }
+
+    /// Without the status, which the controller itself writes.
+    fn bytes(&self) -> usize {
+        self.1
+    }
+
+    fn most_bytes() -> Option<usize> {
+        Some(MAX_BYTES_OF_NAMESPACE)
+    }
 }
 
 impl Trim for CachedPod {
     type Kind = Core;
     type Source = Core;
 
-    fn trim(source: Core) -> (ObjectMeta, Self) {
-        let pod = Arc::new(Pod::read(&source));
-        (source.metadata, Self(pod))
+    fn trim(mut source: Core) -> (ObjectMeta, Self) {
+        bounds::bound(&mut source);
+        let mut pod = Pod::read(&source);
+        bounds::cut(&mut pod.base.labels);
+        if let Some(owner) = &mut pod.owner {
+            bounds::bound_owner(owner);
+        }
+        let bytes = bounds::memory_of_pod(&source);
+        (source.metadata, Self(Arc::new(pod), bytes))
     }
 
     fn groups(&self, _meta: &ObjectMeta) -> Vec<String> {

@@ -113,6 +113,14 @@ impl Rollouts {
         self.newest_of_target(rollout, |other| rollout.is_newer_than(other) && rollout.waits_for(other))
     }
 
+    /// The active rollouts of the namespace that are older than `rollout`.
+    pub(crate) fn older(&self, rollout: &Rollout) -> Vec<Key> {
+        let others = self.store.group(&within(&rollout.namespace));
+        let others = others.iter().filter_map(|cached| cached.value.0.as_ref());
+        let older = others.filter(|other| other.is_active() && rollout.is_newer_than(other));
+        older.map(|other| Key::of(other)).collect()
+    }
+
     /// The name of the newest rollout with the same target for which `is` is true.
     fn newest_of_target(&self, rollout: &Rollout, is: impl Fn(&Rollout) -> bool) -> Option<String> {
         let others = self.store.group(&within(&rollout.namespace));
@@ -171,6 +179,16 @@ impl TargetPods {
     /// Returns when anything has changed since the last call on this clone.
     pub(crate) async fn changed(&mut self) {
         self.store.changed().await;
+    }
+
+    /// True once the pods have been listed.
+    pub(in crate::controller::rollouts) fn has_synced(&self) -> bool {
+        self.store.has_synced()
+    }
+
+    /// The approximate memory of the cached pods, in bytes.
+    pub(in crate::controller::rollouts) fn bytes(&self) -> usize {
+        self.store.list().iter().map(|cached| cached.value.1).sum()
     }
 
     /// All cached pods, each with its namespace.

@@ -20,6 +20,7 @@ use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
 use crate::cluster::server::MANAGER;
 use crate::cluster::trim::{Trim, controller, meta_of, namespace, readable, within};
 use crate::controller::nodes;
+use crate::controller::workloads::cache::bounds::{self, MAX_BYTES_OF_NAMESPACE, MAX_IMAGE, memory};
 use crate::podtask::pod;
 use crate::podtask::resources;
 use crate::workload::claims;
@@ -31,14 +32,17 @@ use crate::workload::spec::WorkloadSpec;
 
 /// The most owners of a claim that are cached. One with more of them, or with longer texts, belongs to no set.
 const MAX_OWNERS: usize = 16;
-/// The longest cached text of a claim.
-const MAX_TEXT: usize = 253;
-/// The most labels of a revision that can be adopted, and of a claim; they are those of the workload's pods.
-const MAX_LABELS: usize = 64;
+/// The longest cached text of a claim or an owner.
+pub(super) const MAX_TEXT: usize = 253;
+/// The most cached labels of a pod, and the most of a revision that can be adopted, and of a claim; these are those
+/// of the workload's pods.
+pub(super) const MAX_LABELS: usize = 64;
 /// The most bytes of those labels.
-const MAX_LABEL_BYTES: usize = 4 << 10;
+pub(super) const MAX_LABEL_BYTES: usize = 4 << 10;
 /// The memory that a text and its slot in a map or a list take, beside its bytes.
-const OVERHEAD: usize = 128;
+pub(super) const OVERHEAD: usize = 128;
+/// The limit for the cached workloads of one kind in a namespace, in bytes: one that is not cached is not updated.
+const MAX_BYTES_OF_WORKLOADS: usize = 2 * MAX_BYTES_OF_NAMESPACE;
 /// The limit for the cached `ControllerRevisions` of one namespace, in bytes: enough for more than ten thousand of
 /// them. Revisions beyond the limit are treated as absent, for that namespace only.
 const MAX_REVISION_BYTES: usize = 8 << 20;
@@ -61,15 +65,21 @@ pub(super) type Deployment = CachedWorkload<GameDeployment>;
 
 pub(super) type StatefulSet = CachedWorkload<GameStatefulSet>;
 
-/// A workload of one kind; `None` if it is unreadable.
+/// A workload of one kind, `None` if it is unreadable, and the memory of its spec in bytes.
 #[derive(Clone, Debug)]
-pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, PhantomData<K>);
+pub(super) struct CachedWorkload<K>(pub Option<Arc<Workload>>, usize, PhantomData<K>);
 
-/// A pod. If another kind of object controls it, only its name is cached.
+/// A pod. If another kind of object controls it, only its name is cached; without a controller only what adoption
+/// needs.
+///
+/// The number of pods has no limit: a pod of a workload that was not cached would be created again. So each is
+/// bounded.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedPod {
     /// The fields that decisions use. Boxed, because most pods of a cluster have none.
     pub(crate) pod: Option<Box<pod::Pod>>,
+    /// True if it has more labels than are cached.
+    pub(crate) is_cut: bool,
 }
 
 /// A `ControllerRevision`. Users of any namespace can create them, each as large as the API server allows and with
@@ -98,9 +108,9 @@ pub(crate) struct CachedClaim(pub(crate) claims::Claim);
 #[derive(Clone, Debug)]
 pub(super) struct CachedRun(pub Option<Run>);
 
-/// A `HookTemplate`; `None` if it is unreadable.
+/// A `HookTemplate`, `None` if it is unreadable, and the memory of its spec in bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Template(pub Option<HookTemplateSpec>);
+pub(crate) struct Template(pub Option<HookTemplateSpec>, usize);
 
 /// The group of objects without a controller.
 pub(super) fn orphans(namespace: &str) -> String {
@@ -157,12 +167,23 @@ impl<K: WorkloadKind + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let workload = readable::<K>(&meta, source).map(|object| {
+        let bytes = source.get("spec").map_or(0, memory);
+        let workload = readable::<K>(&meta, source).and_then(|object| {
             let (spec, report, status) = object.read();
+            // Its pods would have the image too, each a copy of it.
+            if spec.template.images().any(|(_, image)| image.len() > MAX_IMAGE) {
+                let (kind, of, name) = (K::kind(&()), &spec.namespace, &spec.name);
+                tracing::warn!(
+                    "{kind} {of}/{name} has an image of more than {MAX_IMAGE} bytes and is ignored"
+                );
+                return None;
+            }
             let other_writer = meta.managed_fields.as_ref().and_then(|all| OtherWriter::read(all, MANAGER));
-            Arc::new(Workload { spec, report, status, version: version(&meta), other_writer })
+            Some(Arc::new(Workload { spec, report, status, version: version(&meta), other_writer }))
         });
-        (meta, Self(workload, PhantomData))
+        let step = workload.as_ref().and_then(|workload| workload.spec.update.resume_step.as_ref());
+        let bytes = if workload.is_some() { bytes + step.map_or(0, String::len) } else { 0 };
+        (meta, Self(workload, bytes, PhantomData))
     }
 
     /// One group for the workload itself, and one for all workloads of its namespace.
@@ -177,16 +198,37 @@ impl<K: WorkloadKind + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for
             _ => false,
         }
     }
+
+    /// Without the status, which the controller itself writes.
+    fn bytes(&self) -> usize {
+        self.1
+    }
+
+    fn most_bytes() -> Option<usize> {
+        Some(MAX_BYTES_OF_WORKLOADS)
+    }
 }
 
 impl Trim for CachedPod {
     type Kind = Pod;
     type Source = Pod;
 
-    fn trim(source: Pod) -> (ObjectMeta, Self) {
-        let needed = controller(&source.metadata).is_none_or(is_workload);
-        let pod = needed.then(|| Box::new(pod::Pod::read(&source)));
-        (source.metadata, Self { pod })
+    fn trim(mut source: Pod) -> (ObjectMeta, Self) {
+        let owner = controller(&source.metadata);
+        let (is_orphan, needed) = (owner.is_none(), owner.is_none_or(is_workload));
+        if !needed {
+            return (source.metadata, Self { pod: None, is_cut: false });
+        }
+        if is_orphan {
+            // Only whether a workload adopts it is decided; it is read again then.
+            (source.spec, source.status, source.metadata.annotations) = (None, None, None);
+        }
+        bounds::bound(&mut source);
+        let mut pod = Box::new(pod::Pod::read(&source));
+        let is_cut = bounds::cut(&mut pod.labels);
+        // Labels that are not cached may be those that a selector excludes: no workload adopts the pod.
+        let pod = Some(pod).filter(|_| !(is_orphan && is_cut));
+        (source.metadata, Self { pod, is_cut })
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
@@ -201,7 +243,8 @@ impl Trim for CachedPod {
 
     fn is_unchanged_since(&self, before: &Self) -> bool {
         let unversioned = |pod: &pod::Pod| pod::Pod { version: String::new(), ..pod.clone() };
-        self.pod.as_deref().map(unversioned) == before.pod.as_deref().map(unversioned)
+        self.is_cut == before.is_cut
+            && self.pod.as_deref().map(unversioned) == before.pod.as_deref().map(unversioned)
     }
 }
 
@@ -331,8 +374,10 @@ impl Trim for Template {
     type Source = Value;
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
-        let spec = source.get("spec").and_then(|spec| Deserialize::deserialize(spec).ok());
-        (meta_of(&source), Self(spec))
+        let spec = source.get("spec");
+        let read: Option<HookTemplateSpec> = spec.and_then(|spec| Deserialize::deserialize(spec).ok());
+        let bytes = spec.filter(|_| read.is_some()).map_or(0, memory);
+        (meta_of(&source), Self(read, bytes))
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
@@ -341,6 +386,14 @@ impl Trim for Template {
 
     fn is_unchanged_since(&self, before: &Self) -> bool {
         self.0 == before.0
+    }
+
+    fn bytes(&self) -> usize {
+        self.1
+    }
+
+    fn most_bytes() -> Option<usize> {
+        Some(MAX_BYTES_OF_NAMESPACE)
     }
 }
 
@@ -414,5 +467,47 @@ mod tests {
             let cached = format!("{:?}", of(owners.clone()));
             assert!(cached.len() < 8 << 10, "{} bytes for {}", cached.len(), &owners.to_string()[..40]);
         }
+    }
+    fn workload(name: &str, image: &str, annotations: &Value) -> Trimmed<Deployment> {
+        let template = json!({"metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "app", "image": image}]}});
+        let spec = json!({"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template});
+        let metadata = json!({"name": name, "namespace": "shop", "uid": "1", "generation": 1,
+            "annotations": annotations});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn the_memory_of_a_workload_counts_and_one_with_an_image_that_nobody_can_run_is_unreadable() {
+        let small = workload("web", "app:1", &json!({}));
+        assert!(small.value.0.is_some() && small.value.bytes() > 1000);
+        assert_eq!(small.value.bytes(), workload("web", "app:2", &json!({})).value.bytes());
+        let step = json!({crate::api::workload_key::RESUME_STEP: "x".repeat(1000)});
+        assert_eq!(workload("web", "app:1", &step).value.bytes(), small.value.bytes() + 1000);
+        let huge = workload("web", &"x".repeat(MAX_IMAGE + 1), &json!({}));
+        assert!(huge.value.0.is_none() && huge.value.bytes() == 0);
+    }
+
+    #[test]
+    fn little_is_cached_of_a_pod_however_large_it_is() {
+        let long = "x".repeat(200 << 10);
+        let pod = |labels: usize, owners: Value| {
+            let labels: BTreeMap<_, _> = (0..labels).map(|at| (format!("label-{at}"), "x")).collect();
+            let metadata = json!({"name": "web-0", "namespace": "shop", "uid": "u", "labels": labels,
+                "ownerReferences": owners, "annotations": {"inplace.dev/status": long}});
+            let spec = json!({"nodeName": "n", "containers": [{"name": "app", "image": long}]});
+            let pod: Trimmed<CachedPod> =
+                serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+            assert!(format!("{pod:?}").len() < 16 << 10);
+            pod.value
+        };
+        let own = owned_by("tkex.tencent.com", "GameDeployment");
+        let of_workload = pod(50_000, own.clone());
+        assert!(of_workload.is_cut && of_workload.pod.is_some_and(|pod| pod.labels.len() == MAX_LABELS));
+        assert!(!pod(2, own).is_cut);
+        let orphan = pod(2, json!([])).pod.unwrap();
+        assert_eq!((orphan.labels.len(), orphan.node), (2, None));
+        assert!(pod(50_000, json!([])).pod.is_none(), "nobody adopts it");
+        assert!(pod(2, owned_by("apps", "ReplicaSet")).pod.is_none());
     }
 }

@@ -4,6 +4,7 @@
 //! The objects of one workload are found without reading those of others. Must not decide: it reports the state and
 //! makes each requested call once (`calls`).
 
+pub(in crate::controller) mod bounds;
 mod calls;
 mod contents;
 pub(super) mod kinds;
@@ -338,6 +339,10 @@ fn owner(pod: &PodEntry) -> Option<&str> {
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 fn ownership_of(spec: &WorkloadSpec, pod: &PodEntry) -> PodOwnership {
+    // Labels that are not cached may be those that the selector requires. A pod that is released is created again.
+    if pod.value.is_cut && owner(pod) == Some(spec.uid.as_str()) {
+        return PodOwnership::Own;
+    }
     let candidate = Candidate {
         name: pod.meta.name.as_deref().unwrap_or_default(),
         labels: pod.value.pod.as_ref().map_or(&NO_LABELS, |pod| &pod.labels),
@@ -434,5 +439,38 @@ impl Changes<Key> for Workloads {
         }
         updates.extend(owners.iter().flat_map(|uid| self.of_uid(uid)).map(|workload| key_of(&workload)));
         updates.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_pod_of_which_not_all_labels_are_cached_stays_with_its_workload_and_is_not_adopted() {
+        let meta = json!({"name": "web", "namespace": "shop", "uid": "uid-web"});
+        let spec = json!({"selector": {"matchLabels": {"z": "web"}},
+            "template": {"metadata": {"labels": {"z": "web"}}, "spec": {"containers": []}}});
+        let workload: Trimmed<kinds::Deployment> =
+            serde_json::from_value(json!({"metadata": meta, "spec": spec})).unwrap();
+        let workload = workload.value.0.unwrap();
+        let spec = &workload.spec;
+        let of = |count: usize, z: &str, owners: Value| {
+            let mut labels: BTreeMap<_, _> = (0..count).map(|at| (format!("a-{at}"), "x")).collect();
+            labels.insert("z".to_owned(), z);
+            let meta =
+                json!({"name": "web-1", "namespace": "shop", "labels": labels, "ownerReferences": owners});
+            let pod: Trimmed<CachedPod> = serde_json::from_value(json!({"metadata": meta})).unwrap();
+            ownership_of(spec, &Arc::new(pod))
+        };
+        let own = json!([{"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "GameDeployment", "name": "web",
+            "uid": "uid-web", "controller": true}]);
+        assert_eq!(of(1, "web", own.clone()), PodOwnership::Own);
+        assert_eq!(of(1, "other", own.clone()), PodOwnership::Release);
+        assert_eq!(of(1000, "web", own), PodOwnership::Own, "the label of the selector is not cached");
+        assert_eq!(of(1, "web", json!([])), PodOwnership::Adopt);
+        assert_eq!(of(1000, "web", json!([])), PodOwnership::Leave);
     }
 }

@@ -1,6 +1,7 @@
-//! The abort of a rollout whose records other rollouts replaced, and whose own operations were lost.
+//! The abort of a rollout whose records other rollouts replaced, whose own operations were lost, or whose writes fail.
 
 use super::*;
+use crate::rollout::failed_write;
 
 /// Another rollout, which selects its pods by labels, writes its record on a pod, and its request ends.
 fn other_rollout(pod: &mut Value, begun: i64) {
@@ -70,4 +71,35 @@ fn a_lost_operation_of_the_rollout_itself_does_not_block_the_way_back() {
     shop.rollout.spec.failure_threshold = k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(2);
     shop.now = 2000;
     assert_eq!(begun(&shop.reconcile()), ["web-0"], "{}", shop.rollout.before.message);
+}
+
+#[test]
+fn the_message_of_a_deadline_on_the_way_back_does_not_grow() {
+    let mut shop = Shop::aborting(2, 1, "RolledBack", &json!({"deadlineSeconds": 100}));
+    shop.reconcile();
+    say_about(&mut shop.pods[0], BACK, "Running", Some("Swap"));
+    shop.now = 200;
+    shop.reconcile();
+    assert_eq!(shop.phase(), (RolloutPhase::Aborting, "DeadlineExceeded"));
+    let message = shop.rollout.before.message.clone();
+    shop.reconcile();
+    assert_eq!(shop.rollout.before.message, message);
+}
+
+#[test]
+fn pods_that_are_back_are_back_although_the_end_of_the_last_one_is_recorded_later() {
+    let mut shop = Shop::new(2, &json!({"progressDeadlineSeconds": 60}));
+    shop.reconcile();
+    shop.ends(0, "Succeeded");
+    shop.now = 80;
+    shop.reconcile();
+    assert_eq!((shop.phase().0, &*shop.abort().reason), (RolloutPhase::Aborting, "ProgressDeadlineExceeded"));
+    assert_eq!(begun(&shop.reconcile()), ["web-0"]);
+    carry_out(&mut shop.pods[0], "Succeeded");
+    let decision = shop.decide();
+    assert_eq!(decision.status.phase, RolloutPhase::Aborted);
+    shop.rollout.before = failed_write::after(&shop.rollout, decision, "not allowed", at(shop.now)).0;
+    assert_eq!(shop.phase(), (RolloutPhase::Aborting, "WriteFailed"));
+    shop.reconcile();
+    assert_eq!(shop.phase(), (RolloutPhase::Aborted, "ProgressDeadlineExceeded"));
 }

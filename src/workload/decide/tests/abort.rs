@@ -300,6 +300,33 @@ fn the_failed_hook_of_a_pod_begins_no_abort_however_long_it_waits() {
     assert_eq!(sight.before.aborted_revision, "");
 }
 
+/// There is no revision to go back to before a pod at the earlier one was available.
+#[test]
+fn an_update_from_a_template_that_never_ran_is_not_aborted() {
+    let bad = aborting().image("app:bad");
+    let mut sight = sight(&FIVE, &bad.revision());
+    for pod in &mut sight.pods {
+        pod.ready_since = None;
+    }
+    step(&mut sight, &bad);
+    let worse = bad.clone().image("app:worse");
+    assert_eq!(step(&mut sight, &worse).requested().len(), 2);
+    for pod in sight.pods.iter_mut().filter(|pod| pod.request.is_some()) {
+        let id = pod.request.clone().unwrap();
+        pod.answer = Some(answer(&id, Phase::RolledBack, Some(Step::Verify)));
+    }
+    for _ in 0..2 {
+        let decision = step(&mut sight, &worse);
+        assert!(events(&decision).is_empty(), "{decision:#?}");
+        assert_eq!(condition(&decision, "Progressing").1, "TooManyFailures");
+        assert_eq!((&*sight.before.stable_revision, &*sight.before.aborted_revision), ("", ""));
+    }
+    let untouched = sight.pods.iter_mut().find(|pod| pod.task.is_none()).unwrap();
+    untouched.ready_since = Some(at(-900));
+    assert_eq!(events(&step(&mut sight, &worse)), ["Aborting"]);
+    assert_eq!(sight.before.stable_revision, bad.revision().name);
+}
+
 #[test]
 fn an_abort_with_surge_pods_ends_without_them() {
     let old = aborting()

@@ -21,6 +21,27 @@ fn pausing() -> (Sight, Draft) {
     (sight, new)
 }
 
+/// No pod has ever run, so there is none that steps protect.
+#[test]
+fn the_image_that_repairs_a_first_rollout_reaches_the_pod_that_holds_up_an_ordered_set() {
+    let steps = json!({"steps": [{"partition": 3}, {"pause": {}}, {"partition": 0}]});
+    let bad = stateful_set()
+        .with("/replicas", json!(5))
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "canary": steps}))
+        .image("app:bad");
+    let mut sight = sight(&[], &bad.revision());
+    step(&mut sight, &bad);
+    sight.pods.push(Pod { ready_since: None, ..pod("web-0", &bad.revision()) });
+    step(&mut sight, &bad);
+    let good = bad.image("app:2");
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        asked.extend(step(&mut sight, &good).requested().into_iter().map(str::to_owned));
+        assert_eq!(sight.before.steps.index, Some(3));
+    }
+    assert_eq!(asked, ["web-0"]);
+}
+
 fn rounds(sight: &mut Sight, draft: &Draft, rounds: usize) {
     for _ in 0..rounds {
         step(sight, draft);

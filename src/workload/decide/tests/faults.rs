@@ -398,6 +398,24 @@ fn failures_stop_a_rollout_at_the_threshold() {
 }
 
 #[test]
+fn another_update_type_replaces_pods_that_could_not_be_updated_in_place() {
+    let old = in_place();
+    let new = old.clone().image("app:2").annotated(workload_key::FAILURE_THRESHOLD, "1");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &old);
+    assert_eq!(step(&mut sight, &new).requested().len(), 3);
+    for pod in &mut sight.pods {
+        let id = pod.request.clone().unwrap();
+        pod.answer = Some(answer(&id, Phase::RolledBack, Some(Step::Verify)));
+    }
+    step(&mut sight, &new);
+    assert_eq!(condition(&step(&mut sight, &new), "UpdateFailed").1, "TooManyFailures");
+    let decision = step(&mut sight, &new.with("/updateStrategy/type", json!("RollingUpdate")));
+    assert_eq!(decision.deleted(), ["web-a", "web-b", "web-c"], "{:#?}", decision.actions);
+    assert_eq!(condition(&decision, "UpdateFailed").0, "False");
+}
+
+#[test]
 fn what_somebody_else_asked_of_a_pod_is_waited_for() {
     let new = in_place().image("app:2");
     let mut sight = sight(&["web-a", "web-b", "web-c"], &in_place().revision());

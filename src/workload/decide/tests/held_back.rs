@@ -4,7 +4,7 @@
 use super::*;
 
 /// The images of the pods that are created.
-fn created_images(decision: &Decision) -> Vec<&str> {
+pub(super) fn created_images(decision: &Decision) -> Vec<&str> {
     let created = decision.actions.iter().filter_map(|action| match action {
         Action::CreatePod { body, .. } => Some(body),
         _ => None,

@@ -147,3 +147,57 @@ fn go_back(sight: &mut Sight, draft: &Draft) -> Vec<String> {
     }
     sight.pods.iter().map(|pod| pod.name.clone()).collect()
 }
+
+/// The pods that a scale-in makes surplus are no surge pods.
+#[test]
+fn a_scale_in_is_carried_out_while_nothing_is_to_be_updated() {
+    let steps = json!({"steps": [{"pause": {}}, {"partition": 0}]});
+    let held = [("paused", json!(true)), ("partition", json!("100%")), ("canary", steps)];
+    for way in ["InplaceUpdate", "RollingUpdate"] {
+        for (field, value) in &held {
+            let old = deployment()
+                .with("/replicas", json!(5))
+                .with("/updateStrategy", json!({"type": way, "maxUnavailable": 1, "maxSurge": 2}))
+                .with(&format!("/updateStrategy/{field}"), value.clone());
+            let new = old.clone().image("app:2");
+            let mut sight = sight(&FIVE, &old.revision());
+            for draft in [&old, &old, &new, &new, &new] {
+                step(&mut sight, draft);
+            }
+            let fewer = new.with("/replicas", json!(3));
+            for _ in 0..3 {
+                step(&mut sight, &fewer);
+            }
+            assert_eq!(sight.pods.len(), 3, "{way}, {field}");
+            let is_old = |pod: &Pod| pod.label == old.revision().name && pod.request.is_none();
+            assert!(sight.pods.iter().all(is_old), "{way}, {field}: {:#?}", sight.pods);
+        }
+    }
+}
+
+#[test]
+fn a_pause_keeps_the_surge_pods_of_a_set_and_not_the_ordinals_that_a_scale_in_removes() {
+    let old =
+        stateful_set().with("/replicas", json!(5)).with("/podManagementPolicy", json!("Parallel")).with(
+            "/updateStrategy",
+            json!({"type": "InplaceUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 2}}),
+        );
+    let new = old.clone().image("app:2").with("/updateStrategy/paused", json!(true));
+    let mut sight = sight(&["web-0", "web-1", "web-2", "web-3", "web-4"], &old.revision());
+    step(&mut sight, &old);
+    step(&mut sight, &new);
+    let newest = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
+    sight.pods.push(pod("web-5", &newest));
+    assert!(step(&mut sight, &new).deleted().is_empty(), "a surge pod");
+    sight.pods.pop();
+    assert_eq!(step(&mut sight, &new.with("/replicas", json!(3))).deleted(), ["web-3", "web-4"]);
+}
+
+#[test]
+fn a_pause_keeps_the_surge_pods_of_a_deployment() {
+    let (draft, mut sight) = failed_and_taken_back();
+    let paused = draft.image("app:2").with("/updateStrategy/paused", json!(true));
+    for _ in 0..2 {
+        assert!(step(&mut sight, &paused).deleted().is_empty(), "web-s stands in for web-a");
+    }
+}

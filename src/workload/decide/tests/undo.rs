@@ -1,5 +1,6 @@
 //! The previous template in the middle of an update: pods go back in place, within the same budget.
 
+use super::held_back::created_images;
 use super::*;
 
 #[test]
@@ -38,6 +39,42 @@ fn an_undo_in_the_middle_of_an_update_goes_back_in_place_within_the_budget() {
     assert_eq!(back, updated, "only the pods that were updated are restarted");
     assert_eq!(sight.pods.iter().map(|pod| pod.uid.clone()).collect::<Vec<_>>(), uids);
     assert!(sight.pods.iter().all(|pod| pod.label == old.revision().name && pod.images[0].1 == "app:1"));
+}
+
+/// The pods that the partition holds back were never at the revision that is undone.
+#[test]
+fn a_pod_that_is_lost_below_the_partition_during_an_undo_comes_back_as_it_was() {
+    let old = stateful_set()
+        .with("/replicas", json!(5))
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "rollingUpdate": {"partition": 3}}));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-0", "web-1", "web-2", "web-3", "web-4"], &old.revision());
+    step(&mut sight, &old);
+    for _ in 0..6 {
+        step(&mut sight, &new);
+        agents_succeed(&mut sight, "app:2");
+    }
+    assert_eq!(sight.before.counts.updated, 2);
+    sight.pods.retain(|pod| pod.name != "web-0");
+    for _ in 0..2 {
+        assert_eq!(created_images(&step(&mut sight, &old)), ["app:1"]);
+        assert_eq!(sight.before.current_revision, old.revision().name);
+    }
+}
+
+#[test]
+fn a_pod_that_is_created_after_an_undo_while_it_is_paused_is_not_what_is_undone() {
+    let old = in_place().with("/replicas", json!(5)).with("/updateStrategy/maxUnavailable", json!(2));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&FIVE, &old.revision());
+    step(&mut sight, &old);
+    step(&mut sight, &new);
+    agents_succeed(&mut sight, "app:2");
+    let paused = |draft: &Draft| draft.clone().with("/updateStrategy/paused", json!(true));
+    step(&mut sight, &paused(&new));
+    assert!(sight.pods.iter().any(|pod| pod.images[0].1 == "app:2"));
+    let more = paused(&old).with("/replicas", json!(6));
+    assert_eq!(created_images(&step(&mut sight, &more)), ["app:1"]);
 }
 
 /// The failures that an undo has answered do not count when the template is applied again.

@@ -1,5 +1,5 @@
-//! Permits for measurements, shared fairly among namespaces: a namespace that requests many delays no other. Must
-//! not know what a permit is used for.
+//! Permits, shared fairly among namespaces: a namespace that requests many delays no other. Must not know what a
+//! permit is used for.
 //!
 //! A free permit goes to the namespace that holds the fewest, and within it to the request that has waited
 //! longest. One namespace never holds all permits, unless there is only one.
@@ -20,11 +20,21 @@ pub(crate) struct Permits(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    free: usize,
-    share: usize,
+    limits: Limits,
+    all: usize,
     /// By namespace; entries with 0 are removed.
     held: HashMap<String, usize>,
     waiting: VecDeque<(String, oneshot::Sender<Permit>)>,
+}
+
+/// Up to `common` permits in all, a namespace may hold `of_one`. The others, up to `most`, are for namespaces that hold
+/// fewer than `of_reserve`.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    common: usize,
+    of_one: usize,
+    most: usize,
+    of_reserve: usize,
 }
 
 /// One permit; it is returned when this is dropped.
@@ -35,10 +45,22 @@ pub(crate) struct Permit {
 }
 
 impl Permits {
-    /// `most` permits, at least one.
+    /// `most` permits, at least one, of which a namespace may hold its [`share`].
     pub(crate) fn new(most: usize) -> Self {
         let most = most.max(1);
-        let state = State { free: most, share: share(most), held: HashMap::new(), waiting: VecDeque::new() };
+        Self::with(Limits { common: most, of_one: share(most), most, of_reserve: 0 })
+    }
+
+    /// `most` permits, at least one, that one namespace may hold, and a quarter more for those that hold few.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn with_reserve(most: usize) -> Self {
+        let common = most.max(1);
+        let of_reserve = (common / 16).max(1);
+        Self::with(Limits { common, of_one: common, most: common + common / 4, of_reserve })
+    }
+
+    fn with(limits: Limits) -> Self {
+        let state = State { limits, all: 0, held: HashMap::new(), waiting: VecDeque::new() };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -48,6 +70,28 @@ impl Permits {
         self.state().waiting.push_back((namespace.to_owned(), sender));
         self.grant();
         granted.await.ok()
+    }
+
+    /// A permit, if one is free for the namespace.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn try_acquire(&self, namespace: &str) -> Option<Permit> {
+        let mut state = self.state();
+        state.is_free_for(namespace).then(|| {
+            state.take(namespace);
+            Permit { permits: self.clone(), namespace: namespace.to_owned() }
+        })
+    }
+
+    /// Whether the namespace would have to wait for a permit.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_full(&self, namespace: &str) -> bool {
+        !self.state().is_free_for(namespace)
+    }
+
+    /// The number of permits that are held.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn held(&self) -> usize {
+        self.state().all
     }
 
     /// Grants the free permits.
@@ -69,18 +113,28 @@ impl State {
     /// The next request, with a permit counted for it.
     fn next(&mut self) -> Option<(String, oneshot::Sender<Permit>)> {
         self.waiting.retain(|(_, sender)| !sender.is_closed());
-        if self.free == 0 {
-            return None;
-        }
-        let held = |namespace: &String| self.held.get(namespace).copied().unwrap_or(0);
         let waiting = self.waiting.iter().enumerate();
-        let may = waiting.filter(|(_, (namespace, _))| held(namespace) < self.share);
+        let may = waiting.filter(|(_, (namespace, _))| self.is_free_for(namespace));
         // Among equals, the first.
-        let (index, _) = may.min_by_key(|(_, (namespace, _))| held(namespace))?;
+        let (index, _) = may.min_by_key(|(_, (namespace, _))| self.of(namespace))?;
         let next = self.waiting.remove(index)?;
-        self.free -= 1;
-        *self.held.entry(next.0.clone()).or_default() += 1;
+        self.take(&next.0);
         Some(next)
+    }
+
+    fn is_free_for(&self, namespace: &str) -> bool {
+        let Limits { common, of_one, most, of_reserve } = self.limits;
+        let held = self.of(namespace);
+        self.all < common && held < of_one || self.all < most && held < of_reserve
+    }
+
+    fn of(&self, namespace: &str) -> usize {
+        self.held.get(namespace).copied().unwrap_or(0)
+    }
+
+    fn take(&mut self, namespace: &str) {
+        self.all += 1;
+        *self.held.entry(namespace.to_owned()).or_default() += 1;
     }
 }
 
@@ -88,7 +142,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         {
             let mut state = self.permits.state();
-            state.free += 1;
+            state.all -= 1;
             if let Some(held) = state.held.get_mut(&self.namespace) {
                 *held -= 1;
                 if *held == 0 {
@@ -118,9 +172,27 @@ mod tests {
         assert!(now(&permits, "shop").is_some());
         drop(held);
         assert_eq!(permits.state().held.len(), 0);
-        assert_eq!(permits.state().free, 8);
+        assert_eq!(permits.state().all, 0);
         let one = Permits::new(1);
         assert!(now(&one, "greedy").is_some(), "one permit is for anybody");
+    }
+
+    #[test]
+    fn one_namespace_holds_all_but_the_reserve_of_which_every_other_gets_a_part() {
+        let permits = Permits::with_reserve(32);
+        let all = |namespace: &str| std::iter::from_fn(|| permits.try_acquire(namespace)).collect::<Vec<_>>();
+        let held = all("greedy");
+        assert_eq!(held.len(), 32);
+        assert!(permits.is_full("greedy") && !permits.is_full("shop"));
+        let of_others: Vec<_> = ["a", "b", "c"].map(all).into_iter().flatten().collect();
+        assert_eq!(of_others.len(), 6);
+        assert_eq!(all("shop").len(), 2);
+        assert_eq!(permits.held(), 38);
+        drop(held);
+        assert_eq!(all("shop").len(), 26, "the common ones are for anybody");
+        let one = Permits::with_reserve(1);
+        let held = one.try_acquire("greedy");
+        assert!(held.is_some() && one.try_acquire("shop").is_none(), "a single one has no reserve");
     }
 
     #[test]
