@@ -19,6 +19,8 @@ use crate::process::clock;
 /// The limit for the cached pods of one namespace on the node, in bytes. It is more than its kubelet runs, plus
 /// thousands of pods that have ended. A limit is needed because any user who may create pods can name a node.
 const MAX_BYTES_OF_NAMESPACE: usize = 8 << 20;
+/// The same for all namespaces: a quarter of the agent's memory limit.
+const MAX_BYTES: usize = 32 << 20;
 
 /// The pods of a node. Clones share the cache, but each clone tracks its own [`Self::changed`].
 #[derive(Clone, Debug)]
@@ -38,7 +40,8 @@ impl Cached for Pod {
 
     fn share(&self) -> Option<Share> {
         let namespace = self.reference().namespace;
-        Some(Share { namespace, bytes: self.bytes(), most: MAX_BYTES_OF_NAMESPACE })
+        let most_of_all = Some(MAX_BYTES);
+        Some(Share { namespace, bytes: self.bytes(), most: MAX_BYTES_OF_NAMESPACE, most_of_all })
     }
 }
 

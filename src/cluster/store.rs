@@ -94,8 +94,8 @@ impl<T: Cached> CacheState<T> {
             *cached = object;
             return false;
         }
-        self.take(&key);
-        if !self.quota.admits(&T::kind(&()), object.share()) {
+        let is_new = !self.take(&key);
+        if !self.quota.admits(&T::kind(&()), object.share(), is_new) {
             return true;
         }
         for group in object.groups() {
@@ -106,8 +106,9 @@ impl<T: Cached> CacheState<T> {
         true
     }
 
-    fn take(&mut self, key: &str) {
-        let Some(object) = self.objects.remove(key) else { return };
+    /// Removes an object. False if it was not cached.
+    fn take(&mut self, key: &str) -> bool {
+        let Some(object) = self.objects.remove(key) else { return false };
         self.quota.give_back(object.share());
         for group in object.groups() {
             if let Some(keys) = self.groups.get_mut(&group) {
@@ -118,6 +119,7 @@ impl<T: Cached> CacheState<T> {
             }
             self.touched.insert(group);
         }
+        true
     }
 }
 

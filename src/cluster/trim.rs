@@ -110,7 +110,12 @@ impl<T: Trim> Cached for Trimmed<T> {
         let namespace = meta.namespace.clone().unwrap_or_default();
         let texts = [&meta.name, &meta.namespace, &meta.uid, &meta.resource_version];
         let texts: usize = texts.into_iter().flatten().map(String::len).sum();
-        Some(Share { namespace, bytes: OVERHEAD + texts + owner + self.value.bytes(), most })
+        Some(Share {
+            namespace,
+            bytes: OVERHEAD + texts + owner + self.value.bytes(),
+            most,
+            most_of_all: None,
+        })
     }
 
     fn is_as(&self, before: &Self) -> bool {

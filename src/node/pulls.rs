@@ -1,6 +1,6 @@
 //! Limits how many images are pulled at once: a limit per registry, so that a registry that hangs delays only images
-//! from it, and a larger limit in all, of which a namespace may use three quarters: it can name many registries. Knows which images operations pull, so that a prefetch can yield to them. Pulls
-//! nothing itself.
+//! from it, and a larger limit in all, of which a namespace may use three quarters: it can name many registries. Knows
+//! which images operations pull, so that a prefetch can yield to them. Pulls nothing itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,13 +75,19 @@ impl Pulls {
         self.in_all.is_full(namespace) || self.registry(reference).available_permits() == 0
     }
 
-    /// Waits for a permit to pull `reference` for a pod of `namespace`. The permit of its registry is acquired first: while it waits, it
-    /// holds no permit of the total.
+    /// Waits for a permit to pull `reference` for a pod of `namespace`. While it waits for one of the two permits, it does not
+    /// hold the other one.
     pub(super) async fn acquire(&self, reference: &str, namespace: &str) -> Option<PullPermit> {
         let requested = self.request(reference);
-        let of_registry = self.registry(reference).acquire_owned().await.ok()?;
-        let of_node = self.in_all.acquire(namespace).await?;
-        Some(PullPermit { permits: (of_registry, of_node), requested })
+        let permits = loop {
+            let of_registry = self.registry(reference).acquire_owned().await.ok()?;
+            if let Some(of_node) = self.in_all.try_acquire(namespace) {
+                break (of_registry, of_node);
+            }
+            drop(of_registry);
+            drop(self.in_all.acquire(namespace).await?);
+        };
+        Some(PullPermit { permits, requested })
     }
 
     /// Returns once no operation pulls an image or waits to.
@@ -203,6 +209,13 @@ mod tests {
         }
         assert!(pulls.is_full("another.example/x", "shop"));
         assert!(!pulls.is_full("another.example/x", "bank"));
+        let waits = tokio::spawn({
+            let pulls = pulls.clone();
+            async move { pulls.acquire("another.example/x", "shop").await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!pulls.is_full("another.example/x", "bank"), "who waits for its share keeps no registry");
+        waits.abort();
         for number in permits::share(REGISTRIES)..REGISTRIES {
             all.push(pulls.acquire(&format!("r{number}.example/x"), "bank").await.unwrap());
         }

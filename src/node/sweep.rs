@@ -30,10 +30,12 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MAX_GRACE: Duration = Duration::from_secs(30);
 /// The time that a standby has between SIGTERM and SIGKILL, however long its preStop handler takes.
 const MIN_GRACE: Duration = Duration::from_secs(2);
+/// How long a standby with ports is kept while its container runs and ends again. An older one may hold something that the
+/// container needs to stay up.
+const SHARES_FOR: SignedDuration = SignedDuration::from_secs(3600);
 
 /// Removes all orphans, either of one pod whose journal the caller has locked or of all pods, and returns their
-/// number. Of one pod, it leaves a standby that runs: the request that follows may be refused, and an operation stops the
-/// standbys of its containers itself.
+/// number.
 pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) -> Result<usize, Error> {
     let client = &client.within(LIMIT);
     let filter = held.map(|pod| (annotation::POD_UID, pod.uid.as_str()));
@@ -53,7 +55,7 @@ pub async fn sweep(client: &Client, journal: &Journal, held: Option<&PodRef>) ->
         };
         if has_no_operation(journal, &pod).await && is_still_ours(client, &pod, &container.id).await? {
             let serves = is_standby(&container.labels) && may_run(&container);
-            if serves && (held.is_some() || !stop_standby(client, &pod, &container).await?) {
+            if serves && !stop_standby(client, &pod, &container).await? {
                 continue;
             }
             removed += usize::from(
@@ -91,7 +93,8 @@ async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Res
     let containers = client.containers(Some((annotation::POD_UID, pod.uid.as_str()))).await?;
     let now = clock::now();
     let is_replaced = |other: &&Container| other.labels.get(annotation::CONTAINER_NAME) == name;
-    let has_ports = standby.annotations.contains_key(annotation::PORTS);
+    let shares =
+        standby.annotations.contains_key(annotation::PORTS) && !is_past(standby.created_at, SHARES_FOR, now);
     let mut runs_or_ran = false;
     for other in containers.iter().filter(is_replaced) {
         runs_or_ran |= match other.state() {
@@ -101,7 +104,7 @@ async fn stop_standby(client: &Client, pod: &PodRef, standby: &Container) -> Res
             }
             // One that has ended beside the standby may need what the standby holds. One that never started does not, and
             // neither does one whose ports the standby shares, and serves.
-            ContainerState::ContainerExited if !has_ports && other.created_at > standby.created_at => {
+            ContainerState::ContainerExited if !shares && other.created_at > standby.created_at => {
                 read(client, pod, &other.id).await?.is_some_and(|status| status.started_at > 0)
             }
             _ => false,

@@ -168,9 +168,10 @@ pub(super) fn settle(operation: &Operation, outcome: &Outcome, snapshot: &Snapsh
 }
 
 /// The same before a standby stops, which may take its whole grace period, if the gate is to be opened. A change that has
-/// failed is tried again after the stop.
+/// failed is tried again after the stop, and after one that fails as well.
 pub(super) fn reopen(operation: &Operation, outcome: &Outcome, snapshot: &Snapshot) -> Option<Next> {
-    let has_failed = operation.last_failure.as_ref().is_some_and(|last| last.verb == Verb::Gate);
+    let last = operation.last_failure.as_ref().map(|last| last.verb);
+    let has_failed = matches!(last, Some(Verb::Gate | Verb::StopStandby));
     let opens = |next: &Next| matches!(next, Next::Do(Effect::Gate { gate: GateAction::Open }));
     settle(operation, outcome, snapshot).filter(|next| !has_failed && opens(next))
 }

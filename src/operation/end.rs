@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::operation::decision::Next;
 use crate::operation::drain::{reopen, settle};
-use crate::operation::effect::{Effect, Leftover, remove};
+use crate::operation::effect::{Effect, Leftover, Verb, remove};
 use crate::operation::fence::unfence;
 use crate::operation::next::leaves;
 use crate::operation::outcome::Outcome;
@@ -22,9 +22,13 @@ pub(super) const CLEANING: SignedDuration = SignedDuration::from_secs(15);
 /// where no other program removes them.
 pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) -> Next {
     let Some(outcome) = operation.ending.clone() else { return Next::Done(operation.lost("gone")) };
-    if operation.last_failure.is_some() && now >= later(operation.deadline_at, CLEANING) {
-        // The periodic sweep removes what is left.
-        return Next::Done(outcome);
+    if let Some(last) = &operation.last_failure
+        && now >= later(operation.deadline_at, CLEANING)
+    {
+        // A gate that cannot be changed does not prevent the stop of a standby. The periodic sweep removes what is left.
+        let mut targets = operation.targets.iter().filter(|_| last.verb == Verb::Gate);
+        let leave = targets.find_map(|target| standby::leave(operation, target, snapshot, now));
+        return leave.unwrap_or(Next::Done(outcome));
     }
     for target in &operation.targets {
         let instances = snapshot.instances(&target.name);
@@ -35,7 +39,7 @@ pub(super) fn end(operation: &Operation, snapshot: &Snapshot, now: Timestamp) ->
         if let Some(next) = unfence(operation, target, snapshot, now) {
             return next;
         }
-        if snapshot.standbys(&target.name).next().is_some()
+        if snapshot.standbys(&target.name).any(Container::may_run)
             && let Some(next) = reopen(operation, &outcome, snapshot)
         {
             return next;

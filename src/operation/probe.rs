@@ -16,7 +16,7 @@ use crate::operation::state::{Operation, Target, later, seconds};
 /// How long such a kubelet may take after the start until it begins to end the instance.
 const KUBELET_ACTS_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// The minimum time that an instance whose kubelet may end it is observed.
-const PROBED_SETTLES: SignedDuration = SignedDuration::from_secs(3);
+pub(super) const PROBED_SETTLES: SignedDuration = SignedDuration::from_secs(3);
 /// How many instances of one replacement may end like this. Neither the exit code nor the time says who ended an
 /// instance: one that ends by itself after such a report is replaced as well, as often as this. A start that takes longer than the period of the probe
 /// is observed in every attempt.
@@ -24,8 +24,8 @@ const MAX_ENDED: u32 = 3;
 
 /// How long an instance is observed whose kubelet has reported it as not started: until that kubelet has begun to end it, and
 /// beside a standby until the instance has ended. It can be Ready up to that moment, and the standby must not stop before.
-pub(super) fn settles(target: &Target) -> SignedDuration {
-    let ends = if target.standby.is_some() { seconds(target.grace_seconds) } else { SignedDuration::ZERO };
+pub(super) fn settles(target: &Target, has_standby: bool) -> SignedDuration {
+    let ends = if has_standby { seconds(target.grace_seconds) } else { SignedDuration::ZERO };
     PROBED_SETTLES.saturating_add(ends)
 }
 

@@ -42,6 +42,8 @@ const SETTLES: SignedDuration = SignedDuration::from_millis(1000);
 const START: SignedDuration = SignedDuration::from_secs(3);
 /// The least time that a container runs until a standby beside it is not needed.
 const SERVES_AFTER: SignedDuration = SignedDuration::from_secs(60);
+/// The longest time that a container is given to load.
+const LONGEST_LOAD: SignedDuration = SignedDuration::from_secs(600);
 /// How long the listening sockets may be impossible to count.
 const COUNTED_WITHIN: SignedDuration = SignedDuration::from_secs(10);
 /// How many fences are created for the count. A fence ends when the pod has no memory left, or with a wrong image.
@@ -250,7 +252,9 @@ fn proven(
         let counted = deciding(listeners, declared, None);
         if let Some(next) = counted_again(target, standby, snapshot, counted, REQUEUE, now) {
             let until = since.map(|since| later(later(since, ready_timeout(operation)), REQUEUE));
-            let is_late = standby.counted.is_some() && until.is_some_and(|until| now >= until);
+            // Only a count that differs from an earlier one shows a change.
+            let has_changed = matches!(next, Next::Note(_)) && standby.counted.is_some();
+            let is_late = has_changed && until.is_some_and(|until| now >= until);
             return if is_late { Err(unsettled(operation)) } else { Ok(Some(next)) };
         }
         let before = Change::Before(listeners.clone(), target.forward.replaces.clone());
@@ -280,10 +284,10 @@ fn proven(
 }
 
 /// How long a container runs until it is expected to serve, so that a standby which was created `ahead` of it is not needed:
-/// a minute, in which one that fails has ended, or as long as the standby existed before it. That contains the time in which
-/// the image loads, because a container is replaced only beside a standby that serves.
+/// a minute, in which one that fails has ended, or as long as the standby existed before it, at most ten minutes. That
+/// contains the time in which the image loads, because a container is replaced only beside a standby that serves.
 pub fn serves_after(ahead: SignedDuration) -> SignedDuration {
-    SERVES_AFTER.max(ahead)
+    SERVES_AFTER.max(ahead.min(LONGEST_LOAD))
 }
 
 /// The wait until the standby of an earlier operation is not needed any more. While the container loads, the standby may
@@ -360,7 +364,8 @@ fn observe(
     let settles = settles(before, listeners, own, longest);
     if let Some(next) = counted_again(target, standby, snapshot, counted, settles, now) {
         let was_counted = standby.counted_at.is_some_and(|at| at >= started_at);
-        let is_late = was_counted && now >= later(later(counts_from, longest), settles);
+        let has_changed = matches!(next, Next::Note(_)) && was_counted;
+        let is_late = has_changed && now >= later(later(counts_from, longest), settles);
         return if is_late { Err(unsettled(operation)) } else { Ok(Some(next)) };
     }
     let probe = readiness(target, snapshot);

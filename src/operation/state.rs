@@ -515,6 +515,7 @@ impl Operation {
         for standby in self.targets.iter_mut().filter_map(|target| target.standby.as_mut()) {
             standby.stopped_at = standby.stopped_at.map(|_| now);
             standby.uncounted_since = None;
+            (standby.counted, standby.counted_at) = (None, None);
         }
     }
 

@@ -23,7 +23,8 @@ pub(super) const SWAP_SETTLES: SignedDuration = SignedDuration::from_millis(1000
 const RESTART_SETTLES: SignedDuration = SignedDuration::from_millis(250);
 /// The interval between two observations of a container that must stay up.
 pub(super) const WATCH: SignedDuration = SignedDuration::from_millis(50);
-
+/// The same beside a standby after [`probe::PROBED_SETTLES`]: each observation runs a process in the pod.
+const WATCH_BESIDE: SignedDuration = SignedDuration::from_millis(500);
 /// The interval between two observations while a kubelet's report is awaited. A report ends the wait.
 const WATCH_READY: SignedDuration = SignedDuration::from_millis(250);
 /// The same while the new instance does not listen: no report shows when it does.
@@ -65,14 +66,16 @@ pub(super) fn verify<'a>(
                 // `minReadySeconds` does not apply in a rollback: the previous image has run before.
                 let asked =
                     if operation.rollback_cause.is_some() { 0 } else { operation.request.min_ready_seconds };
+                let has_standby = snapshot.standbys(&target.name).next().is_some();
                 let least = if target.replacement().reported_unstarted {
-                    least.max(probe::settles(target))
+                    least.max(probe::settles(target, has_standby))
                 } else {
                     least
                 };
                 let settles = least.max(SignedDuration::from_secs(i64::from(asked)));
                 let started_at = instance.started_at.unwrap_or(instance.created_at);
-                let proven_at = later(reached.counts_from.unwrap_or(started_at), settles);
+                let since = reached.counts_from.unwrap_or(started_at);
+                let proven_at = later(since, settles);
                 if reached.ready_at.is_some() {
                     continue;
                 }
@@ -83,7 +86,9 @@ pub(super) fn verify<'a>(
                     return Verdict::Next(Next::Note(note));
                 }
                 if snapshot.known_until(now) < proven_at {
-                    let until = proven_at.clamp(now, later(now, WATCH));
+                    let is_rare = has_standby && now >= later(since, probe::PROBED_SETTLES);
+                    let watch = if is_rare { WATCH_BESIDE } else { WATCH };
+                    let until = proven_at.clamp(now, later(now, watch));
                     wait.get_or_insert(Waiting {
                         until,
                         on: format!("waiting for {} to stay up", target.name),

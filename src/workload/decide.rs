@@ -160,7 +160,7 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
         canary,
         update: input.update_name(),
         all_updated: all_updated(input),
-        has_served: !before.stable_revision.is_empty(),
+        has_served: has_served(input, before),
         reached: &reached,
         paused: spec.update.paused,
         resume: spec.update.resume_step.as_deref(),
@@ -169,6 +169,14 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
         now: objects.now,
     };
     canary::decide(&canary_input, &before.steps)
+}
+
+/// True when the workload has served before this update: it has had a stable revision, or as many pods serve as an update
+/// leaves available.
+fn has_served(input: &ReconcileInput<'_>, before: &Report) -> bool {
+    let serve = input.views.iter().filter(|view| view.available && !view.is_at(input.update_name())).count();
+    let enough = input.spec.replicas.saturating_sub(input.spec.bounds().unavailable).max(1);
+    !before.stable_revision.is_empty() || serve >= enough
 }
 
 /// True when no pod is at another revision.

@@ -167,15 +167,17 @@ impl<'a> Survey<'a> {
             return most;
         }
         let (is_set, is_replica) = (input.spec.stateful().is_some(), is_replica_of(input.spec));
-        let update = input.update_name();
-        let is_created = |view: &PodView<'_>| view.is_at(update) && !view.was_updated_to(update);
-        // The surge pod of a set has no label: it was created at the newest revision, or could not be updated to it. Without
-        // the latter, an update that failures stopped would continue. A surge pod of bk-bcs has no label either.
+        let (update, current) = (input.update_name(), input.current_name());
+        let is_created = |view: &PodView<'_>| !view.was_updated_to(view.revision);
+        // The surge pod of a set has no label: it was created at a revision to which pods were being updated, or could not be
+        // updated. Without the latter, an update that failures stopped would continue. A surge pod of bk-bcs has no label
+        // either.
         let is_surge = |view: &&PodView<'_>| {
             if is_set {
-                !is_replica(view.pod) && (is_created(view) || input.failure(view).is_some())
+                let is_newer = view.revision != current && is_created(view);
+                !is_replica(view.pod) && (is_newer || input.failure(view).is_some())
             } else {
-                view.pod.surge || input.spec.is_in_place() && is_created(view)
+                view.pod.surge || input.spec.is_in_place() && view.is_at(update) && is_created(view)
             }
         };
         most.min(input.views.iter().filter(is_surge).count())

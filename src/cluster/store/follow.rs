@@ -141,7 +141,7 @@ impl<T: Cached> Follower<'_, T> {
         let server = &self.shared.server;
         self.selection.version = T::OLDER.filter(|_| server.is_older(&T::group(&())));
         let mut quota = Quota::default();
-        let admits = |object: &T| quota.admits(&T::kind(&()), object.share());
+        let admits = |object: &T| quota.admits(&T::kind(&()), object.share(), true);
         server.list_of_age(&self.selection, &self.age(), admits).await
     }
 

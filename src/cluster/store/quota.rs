@@ -1,19 +1,19 @@
-//! Limits the size of the cached objects of each namespace and of all together, for kinds of which users can create any
-//! number. Objects beyond a limit are not cached. A namespace that uses little is not affected by the others.
+//! Limits the size of the cached objects of each namespace, for kinds of which users can create any number, and for some of
+//! them the size of all. Objects beyond a limit are not cached. A namespace that uses little is not affected by the others.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// The limit for all namespaces together is that of so many.
-const FULL_NAMESPACES: usize = 2;
 /// This part of its limit is left to each namespace, also if the others have used what there is for all.
-const LEFT_TO_EACH: usize = 32;
+const LEFT_TO_EACH: usize = 16;
 
-/// The size of one object and the limit that it counts towards.
+/// The size of one object and the limits that it counts towards.
 pub(crate) struct Share {
     pub(crate) namespace: String,
     pub(crate) bytes: usize,
     /// The limit for the objects of one namespace.
     pub(crate) most: usize,
+    /// The limit for the objects of all namespaces.
+    pub(crate) most_of_all: Option<usize>,
 }
 
 /// The size of the cached objects, by namespace.
@@ -27,18 +27,17 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// Counts an object of this kind; false if it must not be cached.
-    pub(super) fn admits(&mut self, kind: &str, share: Option<Share>) -> bool {
-        let Some(Share { namespace, bytes, most }) = share else { return true };
+    /// Counts an object of this kind; false if it must not be cached. `is_new`: not a newer version of one that was
+    /// cached. Such a one is never refused because of other namespaces: somebody may be working with it.
+    pub(super) fn admits(&mut self, kind: &str, share: Option<Share>, is_new: bool) -> bool {
+        let Some(Share { namespace, bytes, most, most_of_all }) = share else { return true };
         let used = self.bytes.get(&namespace).copied().unwrap_or_default() + bytes;
-        let is_left = used <= most / LEFT_TO_EACH || self.all + bytes <= most * FULL_NAMESPACES;
-        if used > most || !is_left {
+        let most_of_all = most_of_all.filter(|_| is_new && used > most / LEFT_TO_EACH);
+        let exceeded =
+            if used > most { Some(most) } else { most_of_all.filter(|all| self.all + bytes > *all) };
+        if let Some(limit) = exceeded {
             if !self.full.contains(&namespace) {
-                let (limit, of) = if used > most {
-                    (most, "one namespace")
-                } else {
-                    (most * FULL_NAMESPACES, "all namespaces")
-                };
+                let of = if used > most { "one namespace" } else { "all namespaces" };
                 tracing::warn!(
                     "namespace {namespace} has more {kind}s than are cached ({} KiB of {of}): the others are ignored",
                     limit >> 10
@@ -90,19 +89,19 @@ mod tests {
     use super::*;
 
     fn share(namespace: &str, bytes: usize) -> Share {
-        Share { namespace: namespace.to_owned(), bytes, most: 100 }
+        Share { namespace: namespace.to_owned(), bytes, most: 100, most_of_all: Some(200) }
     }
 
     #[test]
     fn the_excess_of_one_namespace_is_not_cached_and_no_other_namespace_is_affected() {
         let mut quota = Quota::default();
-        assert!(quota.admits("Thing", Some(share("shop", 60))));
-        assert!(!quota.admits("Thing", Some(share("shop", 60))), "too much");
-        assert!(quota.admits("Thing", Some(share("shop", 40))), "as much as there may be");
-        assert!(quota.admits("Thing", Some(share("other", 100))));
-        assert!(quota.admits("Thing", None), "nobody counts");
+        assert!(quota.admits("Thing", Some(share("shop", 60)), true));
+        assert!(!quota.admits("Thing", Some(share("shop", 60)), true), "too much");
+        assert!(quota.admits("Thing", Some(share("shop", 40)), true), "as much as there may be");
+        assert!(quota.admits("Thing", Some(share("other", 100)), true));
+        assert!(quota.admits("Thing", None, true), "nobody counts");
         quota.give_back(Some(share("shop", 60)));
-        assert!(quota.admits("Thing", Some(share("shop", 60))));
+        assert!(quota.admits("Thing", Some(share("shop", 60)), true));
         quota.give_back(Some(share("other", 100)));
         assert!(!quota.bytes.contains_key("other"), "nothing is used of what is gone");
     }
@@ -110,30 +109,31 @@ mod tests {
     #[test]
     fn what_is_exchanged_is_given_back_as_what_it_is_now() {
         let mut quota = Quota::default();
-        assert!(quota.admits("Thing", Some(share("shop", 90))));
+        assert!(quota.admits("Thing", Some(share("shop", 90)), true));
         quota.exchange(Some(share("shop", 90)), Some(share("shop", 110)));
-        assert!(!quota.admits("Thing", Some(share("shop", 1))));
+        assert!(!quota.admits("Thing", Some(share("shop", 1)), true));
         quota.give_back(Some(share("shop", 110)));
         assert_eq!((quota.all, quota.bytes.len()), (0, 0));
     }
 
     #[test]
-    fn many_namespaces_fill_no_more_than_two_and_leave_a_part_to_each_other_one() {
+    fn many_namespaces_fill_no_more_than_there_is_for_all_and_leave_a_part_to_each_other_one() {
         let mut quota = Quota::default();
         for namespace in 0..50 {
             for _ in 0..100 {
-                quota.admits("Thing", Some(share(&format!("hostile-{namespace}"), 1)));
+                quota.admits("Thing", Some(share(&format!("hostile-{namespace}"), 1)), true);
             }
         }
-        assert_eq!(quota.all, 100 * FULL_NAMESPACES + 48 * (100 / LEFT_TO_EACH));
-        assert!(quota.admits("Thing", Some(share("shop", 3))));
-        assert!(!quota.admits("Thing", Some(share("shop", 1))), "the others use all");
+        assert_eq!(quota.all, 200 + 48 * (100 / LEFT_TO_EACH));
+        assert!(quota.admits("Thing", Some(share("shop", 6)), true));
+        assert!(!quota.admits("Thing", Some(share("shop", 1)), true), "the others use all");
+        quota.give_back(Some(share("shop", 6)));
+        assert!(quota.admits("Thing", Some(share("shop", 7)), false), "it was there before");
+        let alone = Some(Share { most_of_all: None, ..share("shop", 50) });
+        assert!(quota.admits("Thing", alone, true), "the kind has no limit for all");
         for namespace in ["hostile-0", "hostile-1"] {
-            for _ in 0..100 {
-                quota.give_back(Some(share(namespace, 1)));
-            }
+            quota.give_back(Some(share(namespace, 100)));
         }
-        assert!(quota.admits("Thing", Some(share("shop", 50))));
-        assert!(!quota.admits("Thing", Some(share("shop", 4))), "this is more than became free");
+        assert!(!quota.admits("Thing", Some(share("bank", 70)), true), "this is more than became free");
     }
 }

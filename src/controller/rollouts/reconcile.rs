@@ -70,23 +70,19 @@ async fn reconcile_active(
     rollout: &Rollout,
     unconfirmed: Vec<VersionedRef>,
 ) -> Result<Outcome, Error> {
+    let has_begun = rollout.before.started_at.is_some();
     let again = match context.follows.room(key, &context.cache.older(rollout)) {
-        Room::Free => return reconcile_cached(context, key, rollout, unconfirmed).await,
         Room::Listing => WHILE_LISTING,
-        Room::Full => {
+        Room::Full if !has_begun => {
             context.follows.remove(key);
             let message = "too many older rollouts of the namespace are in progress, or those of too many pods: it waits \
                            until one of them has ended or is deleted";
-            if rollout.before.started_at.is_none() {
-                let (reason, message) = (TOO_MANY.to_owned(), message.to_owned());
-                let status = InPlaceRolloutStatus { reason, message, ..rollout.before.clone() };
-                report(context, key, rollout, &status).await?;
-            } else {
-                // The status of one that has begun may say why it ends.
-                tracing::info!("{key}: {message}");
-            }
+            let (reason, message) = (TOO_MANY.to_owned(), message.to_owned());
+            let status = InPlaceRolloutStatus { reason, message, ..rollout.before.clone() };
+            report(context, key, rollout, &status).await?;
             MAX_INTERVAL
         }
+        Room::Full | Room::Free => return reconcile_cached(context, key, rollout, unconfirmed).await,
     };
     Ok(Outcome { again: Some(again), unconfirmed, ..Outcome::default() })
 }

@@ -190,7 +190,13 @@ impl HookRunLease {
                     self.upsert(&run);
                     tracing::info!(hook_run = name, "HookRun released: another runner may run it");
                 }
-                Err(error) if matches!(error.class(), Class::Gone | Class::Refused) => return,
+                Err(error) if error.class() == Class::Gone => return,
+                // Conflict: the cache may lag behind.
+                Err(error) if error.class() == Class::Refused => {
+                    let Ok(Some(run)) = self.context.server.read_hook_run(&self.run).await else { return };
+                    self.upsert(&run);
+                    sleep(backoff.pause()).await;
+                }
                 Err(error) => {
                     self.report("the HookRun cannot be released: retrying", &error, &backoff);
                     sleep(backoff.pause()).await;

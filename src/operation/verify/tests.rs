@@ -168,3 +168,28 @@ fn what_was_running_when_it_was_observed_may_have_exited_since() {
     // The clock was set back after the observation.
     assert!(is_proven(&bench, later(late, SWAP_SETTLES)));
 }
+
+/// Each observation beside a standby runs a process in the pod.
+#[test]
+fn beside_a_standby_an_instance_is_observed_longer_and_less_often() {
+    let mut bench = restarted();
+    bench.operation.targets[0].forward.reported_unstarted = true;
+    bench.snapshot.containers.retain(|container| !container.fence);
+    let reported = declared(&mut bench.snapshot);
+    (reported.container_id, reported.ready, reported.running) = (Some("app-3".into()), true, true);
+    let mut standby = bench.snapshot.by_id("app-3").unwrap().clone();
+    let started = standby.started_at.unwrap();
+    (standby.id, standby.standby) = ("app-standby".into(), true);
+    let mut beside = bench.snapshot.clone();
+    beside.containers.push(standby);
+    let until = |snapshot: &Snapshot, after: i64| {
+        let now = later(started, SignedDuration::from_secs(after));
+        match verify(&bench.operation, bench.operation.targets.iter(), snapshot, now) {
+            Verdict::Next(Next::Wait(waiting)) => Some(waiting.until.duration_since(now)),
+            Verdict::Next(Next::Note(Note::Proven(..))) => None,
+            _ => panic!("neither proven nor awaited"),
+        }
+    };
+    assert_eq!([1, 4].map(|after| until(&beside, after)), [Some(WATCH), Some(WATCH_BESIDE)]);
+    assert_eq!([1, 4].map(|after| until(&bench.snapshot, after)), [Some(WATCH), None]);
+}

@@ -1,7 +1,7 @@
 //! S5 with pods: a tenant who may create pods in the tenant's own namespace assigns a node more pods than its
 //! agent has memory for. The kubelet refuses each; the objects remain.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     hooks::assert_alive,
@@ -16,9 +16,6 @@ const MANY: usize = 130;
 const LARGE: usize = 800 << 10;
 /// Bytes of its annotations, nearly the limit of what is stored.
 const ANNOTATION: usize = 200 << 10;
-/// So many of the pods have short labels in place of both: in memory, each label is many times as large as its text.
-const WITH_LABELS: usize = 30;
-const LABELS: usize = 30_000;
 
 #[test]
 fn s5_pods_of_a_tenant_end_no_agent_and_hold_up_no_other_namespace() {
@@ -46,19 +43,16 @@ fn s5_pods_of_a_tenant_end_no_agent_and_hold_up_no_other_namespace() {
 /// A pod whose node selector the node does not match.
 fn pod(node: &str, index: usize) -> Value {
     let annotation = format!("{}unknown", annotation::REQUEST.trim_end_matches("request"));
-    let (labels, annotation_bytes, value_bytes) =
-        if index < WITH_LABELS { (LABELS, 0, 0) } else { (0, ANNOTATION, LARGE) };
-    let labels: Map<String, Value> = (0..labels).map(|number| (format!("k{number}"), json!(""))).collect();
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
             "name": format!("large-{index}"), "namespace": NAMESPACE,
-            "labels": labels, "annotations": {annotation: "x".repeat(annotation_bytes)},
+            "annotations": {annotation: "x".repeat(ANNOTATION)},
         },
         "spec": {
             "nodeName": node, "nodeSelector": {"example.dev/no-node": "has-this"},
             "containers": [{
-                "name": "app", "image": "lab/app:v1", "env": [{"name": "LARGE", "value": "x".repeat(value_bytes)}],
+                "name": "app", "image": "lab/app:v1", "env": [{"name": "LARGE", "value": "x".repeat(LARGE)}],
             }],
         },
     })

@@ -179,16 +179,41 @@ async fn a_forgotten_standby_stays_while_its_container_may_still_load() {
     assert!(fixture.fake.instances("app").iter().all(|instance| instance.id != standby));
 }
 
+/// It may hold something that the container needs to stay up.
 #[tokio::test]
-async fn a_request_that_is_refused_stops_no_standby() {
+async fn a_forgotten_standby_that_shares_its_ports_is_kept_for_an_hour_beside_a_container_that_ends() {
     let fixture = Fixture::open().await;
-    let (app, _) = fixture.fake.model(forgotten_standby);
-    fixture.created(&app, 70);
-    fixture.fake.forget();
-    let error = fixture.ask(request("restart other")).await.unwrap_err();
-    assert_eq!(error.reason(), "UnknownContainer", "{error}");
-    assert!(fixture.fake.story().is_empty(), "{:?}", fixture.fake.story());
-    assert_eq!(fixture.sweep().await, 1);
+    let standby = fixture.fake.model(|m| {
+        let (app, standby) = forgotten_standby(m);
+        m.exit(&app, 1);
+        let next = create(m, "app", 1, &[(annotation::CONTAINER_NAME, "app")]);
+        m.start(&next).unwrap();
+        m.exit(&next, 1);
+        let annotations = &mut m.container_mut(&standby).unwrap().config.annotations;
+        annotations.insert(annotation::PORTS.to_owned(), r#"[{"containerPort":80}]"#.to_owned());
+        standby
+    });
+    for (age, removed) in [(3500, 0), (3700, 1)] {
+        fixture.created(&standby, age);
+        assert_eq!(fixture.sweep().await, removed, "{age} s");
+    }
+    assert!(fixture.fake.instances("app").iter().all(|instance| instance.id != standby));
+}
+
+/// A request sweeps its pod first.
+#[tokio::test]
+async fn a_request_that_is_refused_stops_a_standby_only_where_its_container_serves() {
+    for (age, stays) in [(30, true), (70, false)] {
+        let fixture = Fixture::open().await;
+        let (app, standby) = fixture.fake.model(forgotten_standby);
+        fixture.created(&app, age);
+        fixture.fake.forget();
+        let error = fixture.ask(request("restart other")).await.unwrap_err();
+        assert_eq!(error.reason(), "UnknownContainer", "{error}");
+        assert_eq!(fixture.fake.story().is_empty(), stays, "{:?}", fixture.fake.story());
+        let is_left = fixture.fake.instances("app").iter().any(|instance| instance.id == standby);
+        assert_eq!(is_left, stays, "{age} s");
+    }
 }
 
 #[tokio::test]

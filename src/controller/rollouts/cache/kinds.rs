@@ -31,7 +31,8 @@ impl Trim for CachedRollout {
         let meta = meta_of(&source);
         let bytes = source.get("spec").map_or(0, memory);
         let rollout = readable::<InPlaceRollout>(&meta, source).map(|object| Arc::new(Rollout::read(object)));
-        let bytes = if rollout.is_some() { bytes } else { 0 };
+        // One that has ended holds back no further one.
+        let bytes = if rollout.as_ref().is_some_and(|rollout| rollout.is_active()) { bytes } else { 0 };
         (meta, Self(rollout, bytes))
     }
 

@@ -113,11 +113,12 @@ impl Rollouts {
         self.newest_of_target(rollout, |other| rollout.is_newer_than(other) && rollout.waits_for(other))
     }
 
-    /// The active rollouts of the namespace that are older than `rollout`.
+    /// The active rollouts of the namespace that are older than `rollout` and do not end because of it.
     pub(crate) fn older(&self, rollout: &Rollout) -> Vec<Key> {
         let others = self.store.group(&within(&rollout.namespace));
         let others = others.iter().filter_map(|cached| cached.value.0.as_ref());
-        let older = others.filter(|other| other.is_active() && rollout.is_newer_than(other));
+        let ends = |other: &Rollout| rollout.has_target_of(other) && !rollout.waits_for(other);
+        let older = others.filter(|other| other.is_active() && rollout.is_newer_than(other) && !ends(other));
         older.map(|other| Key::of(other)).collect()
     }
 

@@ -98,6 +98,37 @@ fn sockets_that_never_stay_the_same_are_no_reason_to_wait_for_the_deadline() {
     }
 }
 
+/// A count that fails for long, and then succeeds, shows no change. Neither does the first one after an absence of the agent.
+#[test]
+fn the_first_count_after_the_time_fails_nothing() {
+    let text = RESTART.replace(r#""order""#, r#""readyTimeoutSeconds":5,"order""#);
+    let seconds = SignedDuration::from_secs;
+    for beside in [false, true] {
+        let mut bench = bench(&text, Kubelet::Watching);
+        let mut since = None;
+        let outcome = loop {
+            let is_waited_for = |one: &Container| if beside { one.standby } else { one.fence };
+            if bench.snapshot.containers.iter().any(is_waited_for) {
+                since.get_or_insert(bench.now);
+            }
+            bench.count_fails = since.is_some_and(|since| bench.now < later(since, seconds(8)));
+            if let Some(outcome) = bench.step(&mut |_, _| Answer::Obey) {
+                break outcome;
+            }
+        };
+        assert_eq!(outcome, Outcome::Succeeded, "{:?}", bench.log);
+        assert!(is_clean(&bench), "{:?}", bench.log);
+    }
+    let mut bench = bench(&text, Kubelet::Watching);
+    while standby(&bench).counted.is_none() {
+        assert_eq!(bench.step(&mut |_, _| Answer::Obey), None, "{:?}", bench.log);
+    }
+    bench.now += seconds(20);
+    bench.sockets = [2, 2];
+    bench.operation.resume(bench.now);
+    assert_eq!(bench.obey(), Outcome::Succeeded, "{:?}", bench.log);
+}
+
 #[test]
 fn only_the_sockets_on_ports_that_decide_have_to_stay_the_same() {
     let of = |ports: &[(u16, u32)]| ports.iter().map(|&(port, count)| (Port::Tcp(port), count)).collect();

@@ -42,6 +42,25 @@ fn the_image_that_repairs_a_first_rollout_reaches_the_pod_that_holds_up_an_order
     assert_eq!(asked, ["web-0"]);
 }
 
+/// One pod has never become available, but the others serve.
+#[test]
+fn a_workload_that_serves_has_steps_although_it_was_never_complete() {
+    let steps = json!({"steps": [{"partition": 2}, {"pause": {}}, {"partition": 0}]});
+    let old = stateful_set()
+        .with("/replicas", json!(3))
+        .with("/podManagementPolicy", json!("Parallel"))
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "canary": steps}));
+    let mut sight = sight(&["web-0", "web-1"], &old.revision());
+    sight.pods.push(Pod { ready_since: None, ..pod("web-2", &old.revision()) });
+    step(&mut sight, &old);
+    for _ in 0..3 {
+        let decision = step(&mut sight, &old.clone().image("app:2"));
+        let asked = decision.requested();
+        assert!(asked.iter().all(|name| *name == "web-2"), "{asked:?}");
+        assert_eq!(sight.before.steps.index, Some(0));
+    }
+}
+
 fn rounds(sight: &mut Sight, draft: &Draft, rounds: usize) {
     for _ in 0..rounds {
         step(sight, draft);

@@ -189,6 +189,8 @@ fn a_pause_keeps_the_surge_pods_of_a_set_and_not_the_ordinals_that_a_scale_in_re
     let newest = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
     sight.pods.push(pod("web-5", &newest));
     assert!(step(&mut sight, &new).deleted().is_empty(), "a surge pod");
+    let other = new.clone().image("app:3");
+    assert!(step(&mut sight, &other).deleted().is_empty(), "also after a further change");
     sight.pods.pop();
     assert_eq!(step(&mut sight, &new.with("/replicas", json!(3))).deleted(), ["web-3", "web-4"]);
 }
