@@ -355,13 +355,14 @@ fn a_container_whose_file_was_replaced_on_its_volume_is_started_by_its_kubelet()
     pod.request(&json!({"id": "replaced", "containers": [{"name": "app"}]}).to_string());
     let status = pod.answer("replaced");
     eprintln!("{}", status.message);
-    // On a busy node the kubelet may be faster, and there is no start that fails.
-    if status.phase != Phase::Succeeded {
+    // On a busy node the kubelet may be faster: it starts the container, or has mounted the file before the agent does.
+    let has_failed = status.phase != Phase::Succeeded;
+    if has_failed {
         assert_eq!((status.phase, status.reason.as_str()), (Phase::Failed, "StartFailed"), "{status:#?}");
     }
     pod.wait("its kubelet has started it", |pod| {
         is_ready(pod) && crate::pod::container(pod, "app").is_some_and(|app| app.restart_count > 0)
     });
     assert_eq!(exec("cat /part").trim(), "new");
-    assert!(!pod.facts().running("app").by_operation);
+    assert!(!has_failed || !pod.facts().running("app").by_operation);
 }

@@ -178,7 +178,8 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     let slowest = swaps.max().unwrap();
     let (mut downs, mut alone) = (Vec::new(), Vec::new());
     let more = json!({"minReadySeconds": CRASHES_WITHIN});
-    while alone.len() < 2 && downs.len() < 6 || downs.len() < 3 {
+    // The busier the machine, the more often a late kubelet kills the restored instance first.
+    while alone.len() < 2 && downs.len() < 12 || downs.len() < 3 {
         let status = swap(&pod, "lab/app:crash", more.clone(), Phase::RolledBack);
         let instance = restored(&pod, &status.containers[0], "lab/app:v1");
         assert_eq!(instance.version, "v1");
