@@ -86,6 +86,7 @@ impl Metrics {
     }
 
     /// Sets the gauges back: this process runs no HookRuns any more.
+    #[cfg(target_os = "linux")]
     pub(crate) fn reset(&self) {
         self.count(std::iter::empty(), 0);
     }
