@@ -22,7 +22,7 @@ use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::{Store, is_not_older};
 use crate::cluster::trim::{self, Trim, Trimmed, meta_of, within};
 use crate::cluster::version::Moved;
-use crate::controller::workloads::cache::bounds::memory;
+use crate::controller::bounds::memory;
 use crate::podtask::disruption::{Disruption, DisruptionAllowance, Meta};
 use crate::process::clock;
 

@@ -5,6 +5,7 @@
 //! talks to a node.
 
 pub mod admission;
+mod bounds;
 mod config_restart;
 mod definitions;
 mod disruptions;

@@ -19,10 +19,8 @@ use crate::api::status::Status;
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::{Cached, Store};
 use crate::cluster::trim::{Trim, Trimmed, key, meta_of, readable};
+use crate::controller::bounds::MAX_BYTES_OF_NAMESPACE;
 use crate::group_restart::{Earlier, GroupPod, NAME_PART};
-
-/// The limit for the cached objects of one kind in a namespace, in bytes.
-const MAX_BYTES_OF_NAMESPACE: usize = 32 << 20;
 
 /// Namespace and label value of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -21,7 +21,7 @@ use crate::cluster::patch::{as_us, status_patch};
 use crate::cluster::server::{Selection, Server};
 use crate::cluster::store::Store;
 use crate::cluster::trim::{self, Trim, Trimmed, meta_of, readable};
-use crate::controller::workloads::cache::bounds::{self, MAX_BYTES_OF_NAMESPACE, memory};
+use crate::controller::bounds::{self, MAX_BYTES_OF_NAMESPACE, memory_of_spec};
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::recreate_request::{Pod, RecreateRequest};
 
@@ -69,7 +69,7 @@ impl Trim for CachedObject {
     type Source = Value;
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
-        let (meta, bytes) = (meta_of(&source), source.get("spec").map_or(0, memory));
+        let (meta, bytes) = (meta_of(&source), memory_of_spec(&source));
         let object = readable::<ContainerRecreateRequest>(&meta, source);
         let bytes = if object.is_some() { bytes } else { 0 };
         (meta, Self { object: object.map(|object| Arc::new(RecreateRequest::read(object))), bytes })

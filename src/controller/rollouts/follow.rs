@@ -72,6 +72,10 @@ impl Follows {
         self.with(|all| drop(all.remove(key)));
     }
 
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.with(|all| all.contains_key(key))
+    }
+
     /// Whether `key` may be followed; `older` are the older active rollouts of its namespace. The oldest one always
     /// may.
     pub(super) fn room(&self, key: &Key, older: &[Key]) -> Room {

@@ -71,6 +71,9 @@ async fn reconcile_active(
     unconfirmed: Vec<VersionedRef>,
 ) -> Result<Outcome, Error> {
     let has_begun = rollout.before.started_at.is_some();
+    if has_begun && context.follows.has(key) {
+        return reconcile_cached(context, key, rollout, unconfirmed).await;
+    }
     let again = match context.follows.room(key, &context.cache.older(rollout)) {
         Room::Listing => WHILE_LISTING,
         Room::Full if !has_begun => {

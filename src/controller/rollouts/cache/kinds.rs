@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::api::in_place_rollout::InPlaceRollout;
 use crate::cluster::trim::{Trim, meta_of, readable, within};
-use crate::controller::workloads::cache::bounds::{self, MAX_BYTES_OF_NAMESPACE, memory};
+use crate::controller::bounds::{self, MAX_BYTES_OF_NAMESPACE, memory_of_spec};
 use crate::rollout::desired::Rollout;
 use crate::rollout::pod::Pod;
 
@@ -29,7 +29,7 @@ impl Trim for CachedRollout {
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let bytes = source.get("spec").map_or(0, memory);
+        let bytes = memory_of_spec(&source);
         let rollout = readable::<InPlaceRollout>(&meta, source).map(|object| Arc::new(Rollout::read(object)));
         // One that has ended holds back no further one.
         let bytes = if rollout.as_ref().is_some_and(|rollout| rollout.is_active()) { bytes } else { 0 };

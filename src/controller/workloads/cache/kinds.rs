@@ -19,8 +19,10 @@ use crate::api::hook_run::{HookRun, HookRunSpec, HookRunStatus};
 use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
 use crate::cluster::server::MANAGER;
 use crate::cluster::trim::{Trim, controller, meta_of, namespace, readable, within};
+use crate::controller::bounds::{
+    self, MAX_BYTES_OF_NAMESPACE, MAX_IMAGE, MAX_TEXT, OVERHEAD, are_few, memory_of_spec,
+};
 use crate::controller::nodes;
-use crate::controller::workloads::cache::bounds::{self, MAX_BYTES_OF_NAMESPACE, MAX_IMAGE, memory};
 use crate::podtask::pod;
 use crate::podtask::resources;
 use crate::workload::claims;
@@ -32,15 +34,6 @@ use crate::workload::spec::WorkloadSpec;
 
 /// The most owners of a claim that are cached. One with more of them, or with longer texts, belongs to no set.
 const MAX_OWNERS: usize = 16;
-/// The longest cached text of a claim or an owner.
-pub(super) const MAX_TEXT: usize = 253;
-/// The most cached labels of a pod, and the most of a revision that can be adopted, and of a claim; these are those
-/// of the workload's pods.
-pub(super) const MAX_LABELS: usize = 64;
-/// The most bytes of those labels.
-pub(super) const MAX_LABEL_BYTES: usize = 4 << 10;
-/// The memory that a text and its slot in a map or a list take, beside its bytes.
-pub(super) const OVERHEAD: usize = 128;
 /// The limit for the cached workloads of one kind in a namespace, in bytes: one that is not cached is not updated.
 const MAX_BYTES_OF_WORKLOADS: usize = 2 * MAX_BYTES_OF_NAMESPACE;
 /// The limit for the cached `ControllerRevisions` of one namespace, in bytes: enough for more than ten thousand of
@@ -132,12 +125,6 @@ pub(super) fn is_workload(owner: &OwnerReference) -> bool {
         && matches!(owner.kind.as_str(), "GameDeployment" | "GameStatefulSet")
 }
 
-/// True unless the labels are too many or too long to be cached.
-fn are_few(labels: &BTreeMap<String, String>) -> bool {
-    let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
-    labels.len() <= MAX_LABELS && bytes <= MAX_LABEL_BYTES
-}
-
 fn version(meta: &ObjectMeta) -> String {
     meta.resource_version.clone().unwrap_or_default()
 }
@@ -167,7 +154,7 @@ impl<K: WorkloadKind + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
         let meta = meta_of(&source);
-        let bytes = source.get("spec").map_or(0, memory);
+        let bytes = memory_of_spec(&source);
         let workload = readable::<K>(&meta, source).and_then(|object| {
             let (spec, report, status) = object.read();
             // Its pods would have the image too, each a copy of it.
@@ -374,10 +361,10 @@ impl Trim for Template {
     type Source = Value;
 
     fn trim(source: Value) -> (ObjectMeta, Self) {
-        let spec = source.get("spec");
-        let read: Option<HookTemplateSpec> = spec.and_then(|spec| Deserialize::deserialize(spec).ok());
-        let bytes = spec.filter(|_| read.is_some()).map_or(0, memory);
-        (meta_of(&source), Self(read, bytes))
+        let spec: Option<HookTemplateSpec> =
+            source.get("spec").and_then(|spec| Deserialize::deserialize(spec).ok());
+        let bytes = if spec.is_some() { memory_of_spec(&source) } else { 0 };
+        (meta_of(&source), Self(spec, bytes))
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {
@@ -404,6 +391,7 @@ mod tests {
     use super::*;
     use crate::api::pod_template::PodTemplate;
     use crate::cluster::trim::Trimmed;
+    use crate::controller::bounds::{MAX_LABEL_BYTES, MAX_LABELS};
 
     fn trimmed(mut revision: Value) -> Trimmed<CachedRevision> {
         revision["revision"] = json!(1);

@@ -4,7 +4,6 @@
 //! The objects of one workload are found without reading those of others. Must not decide: it reports the state and
 //! makes each requested call once (`calls`).
 
-pub(in crate::controller) mod bounds;
 mod calls;
 mod contents;
 pub(super) mod kinds;

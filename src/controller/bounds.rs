@@ -7,12 +7,19 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::Value;
 
-use crate::controller::workloads::cache::kinds::{MAX_LABEL_BYTES, MAX_LABELS, MAX_TEXT, OVERHEAD};
-
 /// The limit for the cached objects of one kind in a namespace, in bytes.
-pub(in crate::controller) const MAX_BYTES_OF_NAMESPACE: usize = 32 << 20;
+pub(super) const MAX_BYTES_OF_NAMESPACE: usize = 32 << 20;
+/// The longest cached text of a claim or an owner.
+pub(super) const MAX_TEXT: usize = 253;
+/// The most cached labels of a pod, and the most of a revision that can be adopted, and of a claim; these are those
+/// of the workload's pods.
+pub(super) const MAX_LABELS: usize = 64;
+/// The most bytes of those labels.
+pub(super) const MAX_LABEL_BYTES: usize = 4 << 10;
+/// The memory that a text and its slot in a map or a list take, beside its bytes.
+pub(super) const OVERHEAD: usize = 128;
 /// The longest image that is read; no runtime knows a longer one.
-pub(in crate::controller) const MAX_IMAGE: usize = 1 << 10;
+pub(super) const MAX_IMAGE: usize = 1 << 10;
 /// The longest annotation of a pod that is read. The status of an agent is shorter, also with the most containers.
 const MAX_ANNOTATION: usize = 64 << 10;
 /// The most containers of a pod that are read, and the most init containers.
@@ -28,7 +35,7 @@ const TEXT: usize = 32;
 const ELEMENT: usize = 64;
 
 /// The approximate memory of a JSON value, in bytes.
-pub(in crate::controller) fn memory(value: &Value) -> usize {
+pub(super) fn memory(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => TEXT + text.len(),
@@ -40,9 +47,14 @@ pub(in crate::controller) fn memory(value: &Value) -> usize {
     }
 }
 
+/// The approximate memory of the spec of an object, in bytes.
+pub(super) fn memory_of_spec(object: &Value) -> usize {
+    object.get("spec").map_or(0, memory)
+}
+
 /// Removes what is too long or too much to be read of a pod; it then counts as absent. Labels stay, because some
 /// are read by their names; see [`cut`].
-pub(in crate::controller) fn bound(pod: &mut Pod) {
+pub(super) fn bound(pod: &mut Pod) {
     if let Some(annotations) = &mut pod.metadata.annotations {
         annotations.retain(|_, text| text.len() <= MAX_ANNOTATION);
     }
@@ -58,8 +70,14 @@ pub(in crate::controller) fn bound(pod: &mut Pod) {
     }
 }
 
+/// True unless the labels are too many or too long to be cached.
+pub(super) fn are_few(labels: &BTreeMap<String, String>) -> bool {
+    let bytes: usize = labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+    labels.len() <= MAX_LABELS && bytes <= MAX_LABEL_BYTES
+}
+
 /// Removes the labels beyond the limits. Returns true if there were any.
-pub(in crate::controller) fn cut(labels: &mut BTreeMap<String, String>) -> bool {
+pub(super) fn cut(labels: &mut BTreeMap<String, String>) -> bool {
     let before = labels.len();
     let (mut count, mut bytes) = (0, 0);
     labels.retain(|key, value| {
@@ -71,7 +89,7 @@ pub(in crate::controller) fn cut(labels: &mut BTreeMap<String, String>) -> bool 
 }
 
 /// Empties the texts of an owner reference that are too long: it then matches no owner.
-pub(in crate::controller) fn bound_owner(owner: &mut OwnerReference) {
+pub(super) fn bound_owner(owner: &mut OwnerReference) {
     for text in [&mut owner.api_version, &mut owner.kind, &mut owner.name, &mut owner.uid] {
         if text.len() > MAX_TEXT {
             *text = String::new();
@@ -80,7 +98,7 @@ pub(in crate::controller) fn bound_owner(owner: &mut OwnerReference) {
 }
 
 /// The approximate memory of what a controller reads from a bounded pod, in bytes.
-pub(in crate::controller) fn memory_of_pod(pod: &Pod) -> usize {
+pub(super) fn memory_of_pod(pod: &Pod) -> usize {
     let meta = &pod.metadata;
     let labels = meta.labels.iter().flatten().take(MAX_LABELS);
     let own = meta.annotations.iter().flatten().filter(|(key, _)| key.contains("inplace.dev/"));
