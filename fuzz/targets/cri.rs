@@ -165,6 +165,6 @@ fn planned(snapshot: &Snapshot, answers: &[v1::ContainerStatusResponse]) {
             now,
         };
         let Ok(admitted) = preflight::admit(request, &situation) else { continue };
-        go_on(Plan::of(admitted).begin(now), snapshot, now, MAX_DECISIONS);
+        go_on(Plan::of(admitted).begin(now, None), snapshot, now, MAX_DECISIONS);
     }
 }

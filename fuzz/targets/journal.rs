@@ -77,7 +77,7 @@ fn decide(mut operation: Operation) {
     let now = Timestamp::from_second(1_800_000_000).expect("a time");
     operation.resume(now);
     report::status(&operation);
-    operation.owed_gate();
+    operation.owed_gate(None);
     let containers = |state: State| -> Vec<Container> {
         let instance = |target: &inplace::operation::state::Target| Container {
             id: target.from.container_id.clone(),

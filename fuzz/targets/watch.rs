@@ -122,7 +122,7 @@ fn of_node(pod: &NodePod, now: Timestamp) {
         now,
     };
     if let Ok(admitted) = preflight::admit(request, &situation) {
-        let operation = Plan::of(admitted).begin(now);
+        let operation = Plan::of(admitted).begin(now, None);
         inplace::operation::next::next(&operation, &situation.snapshot, now);
     }
 }
