@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets on the stable toolchain and runs each of them for SECONDS:
-#   run.sh TARGET_DIR SECONDS
+# Builds the fuzz targets on the stable toolchain and runs each of them, or those that are named, for SECONDS:
+#   run.sh TARGET_DIR SECONDS [TARGET...]
 # cargo-fuzz needs nightly only for the sanitizers; the coverage is a pass of LLVM, which every rustc has. New inputs are stored in
 # TARGET_DIR/fuzz/corpus, failing inputs in TARGET_DIR/fuzz/found.
 set -euo pipefail
@@ -8,6 +8,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)/fuzz
 seconds=$2
+targets=("${@:3}")
+if [ ${#targets[@]} -eq 0 ]; then mapfile -t targets < <(ls "$here/seeds"); fi
 host=$(rustc -vV | sed -n 's/^host: //p')
 flags=(-Cpasses=sancov-module --cfg fuzzing)
 for argument in level=4 inline-8bit-counters pc-table trace-compares; do
@@ -21,12 +23,12 @@ RUSTFLAGS="${flags[*]}" cargo build --manifest-path "$here/Cargo.toml" --locked 
 TMPDIR=$(mktemp -d /dev/shm/inplace-fuzz.XXXXXX 2>/dev/null || mktemp -d)
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
-for target in condition json_path template request admission watch cri journal; do
+for target in "${targets[@]}"; do
   corpus=$dir/corpus/$target
   mkdir -p "$corpus" "$dir/found"
   log=$dir/$target.log
   # No input may take 5 s or need half a gibibyte.
-  if "$dir/$host/release/$target" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -max_len=4096 -print_final_stats=1 \
+  if FUZZ_TARGET=$target "$dir/$host/release/fuzz" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -max_len=4096 -print_final_stats=1 \
     -artifact_prefix="$dir/found/$target-" "$corpus" "$here/seeds/$target" >"$log" 2>&1; then
     echo "fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in ${seconds} s, nothing found"
   else

@@ -1,6 +1,5 @@
 //! Sends any review to the webhooks, with any answers of the API server: it is answered, refused as unreadable, or refused as too
 //! large. A readiness gate is never a reason to refuse a pod.
-#![no_main]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -9,7 +8,6 @@ use http::Response;
 use inplace::cluster::server::Server;
 use inplace::controller::admission::{Terms, WebhookArgs, Webhooks};
 use kube::client::Body;
-use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tower::service_fn;
@@ -17,7 +15,7 @@ use tower::service_fn;
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
-fuzz_target!(|data: &[u8]| {
+pub(super) fn run(data: &[u8]) {
     // The first line is the webhook, the second the review. Each further line is an answer of the API server: its status and body.
     let mut lines = data.split(|byte| *byte == b'\n');
     let path = match lines.next() {
@@ -51,10 +49,10 @@ fuzz_target!(|data: &[u8]| {
     assert!(allowed || response["status"]["message"].is_string(), "a refusal says why");
     assert!(allowed || path != "/mutate-pods", "a gate is no reason to refuse a pod");
     if let Some(patch) = response.get("patch") {
-        let patch: k8s_openapi::ByteString = serde_json::from_value(patch.clone()).expect("base64");
-        serde_json::from_slice::<Vec<Value>>(&patch.0).expect("a JSON patch");
+        let text: k8s_openapi::ByteString = serde_json::from_value(patch.clone()).expect("base64");
+        serde_json::from_slice::<Vec<Value>>(&text.0).expect("a JSON patch");
     }
-});
+}
 
 /// A line as an answer: three digits, a space and the body.
 fn answer(line: &[u8]) -> (u16, Vec<u8>) {

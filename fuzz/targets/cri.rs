@@ -1,6 +1,5 @@
 //! Reads any answer of a container runtime, and plans a clone from it: the answer is refused, or the clone has the names that it
 //! must have, and a holder has nothing of its container. No message has a value of the answer.
-#![no_main]
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -17,39 +16,37 @@ use inplace::operation::plan::Plan;
 use inplace::operation::preflight::{self, Hashes, Hooks, Runtime, Situation};
 use inplace::operation::snapshot::{Origin, Snapshot};
 use jiff::Timestamp;
-use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
-use crate::decisions::go_on;
-
-#[path = "../decisions.rs"]
-mod decisions;
+use super::decisions::go_on;
 
 /// The seeds have this text where only values are.
 const SECRET: &str = "hunter2";
 /// More decisions in a row than the first steps of an operation.
 const MAX_DECISIONS: usize = 32;
 
-fuzz_target!(|data: &[u8]| match data.split_first() {
-    // The verbose information of a container as JSON, and after a zero byte its status.
-    Some((b'c', rest)) => {
-        let mut parts = rest.splitn(2, |byte| *byte == 0);
-        let info = parts.next().map(String::from_utf8_lossy).unwrap_or_default();
-        let status = parts.next().and_then(|status| v1::ContainerStatus::decode(status).ok());
-        let info = HashMap::from([("info".to_owned(), info.into_owned())]);
-        cloned(&status.unwrap_or_default(), &info);
-    }
-    // The verbose information of a sandbox as JSON.
-    Some((b's', rest)) => {
-        let info = HashMap::from([("info".to_owned(), String::from_utf8_lossy(rest).into_owned())]);
-        if let Err(error) = clone::sandbox_config(&info) {
-            has_no_value(&error);
+pub(super) fn run(data: &[u8]) {
+    match data.split_first() {
+        // The verbose information of a container as JSON, and after a zero byte its status.
+        Some((b'c', rest)) => {
+            let mut parts = rest.splitn(2, |byte| *byte == 0);
+            let info = parts.next().map(String::from_utf8_lossy).unwrap_or_default();
+            let status = parts.next().and_then(|status| v1::ContainerStatus::decode(status).ok());
+            let info = HashMap::from([("info".to_owned(), info.into_owned())]);
+            cloned(&status.unwrap_or_default(), &info);
         }
+        // The verbose information of a sandbox as JSON.
+        Some((b's', rest)) => {
+            let info = HashMap::from([("info".to_owned(), String::from_utf8_lossy(rest).into_owned())]);
+            if let Err(error) = clone::sandbox_config(&info) {
+                has_no_value(&error);
+            }
+        }
+        // The list of sandboxes, that of containers, and the status of each container, every message after its length.
+        Some((b'l', rest)) => listed(rest),
+        _ => {}
     }
-    // The list of sandboxes, that of containers, and the status of each container, every message after its length.
-    Some((b'l', rest)) => listed(rest),
-    _ => {}
-});
+}
 
 fn has_no_value(error: &NotCloneable) {
     if let NotCloneable::Unreadable(text) = error {

@@ -1,9 +1,7 @@
 //! Reads any journal file: it is an entry or an error of its own pod, the entry of the good file beside it is there, and an
 //! operation that is read can be decided about and written again.
-#![no_main]
 
 use std::path::PathBuf;
-use std::sync::LazyLock;
 
 use inplace::api::pod_ref::PodRef;
 use inplace::node::journal::{Entry, Journal};
@@ -12,42 +10,47 @@ use inplace::operation::snapshot::{Container, Owner, Sandbox, Snapshot, State};
 use inplace::operation::state::Operation;
 use inplace::process::panics;
 use jiff::Timestamp;
-use libfuzzer_sys::fuzz_target;
+use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::decisions::go_on;
-
-#[path = "../decisions.rs"]
-mod decisions;
+use super::decisions::go_on;
 
 /// More decisions in a row than any operation needs.
 const MAX_DECISIONS: usize = 64;
 
-/// The journal with a good file, and the entry in it.
+/// The journal with a good file, and the entry in it. The folder is removed with it.
 struct Fixture {
+    _folder: TempDir,
     journal: Journal,
     good: Entry,
     runtime: Runtime,
 }
 
-static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
-    let folder = std::env::temp_dir().join(format!("inplace-fuzz-journal-{}", std::process::id()));
-    let journal = Journal::open(&folder).expect("a journal");
-    let good = Entry::new(pod("good"));
-    journal.write(&good).expect("it can be written");
-    Fixture {
-        journal,
-        good,
-        runtime: Builder::new_current_thread().enable_time().build().expect("a runtime"),
+impl Fixture {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let journal = Journal::open(folder.path()).expect("a journal");
+        let good = Entry::new(pod("good"));
+        journal.write(&good).expect("it can be written");
+        let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+        Self { _folder: folder, journal, good, runtime }
     }
-});
+}
+
+thread_local! {
+    static FIXTURE: Fixture = Fixture::new();
+}
 
 fn pod(uid: &str) -> PodRef {
     PodRef { namespace: "shop".to_owned(), name: "web".to_owned(), uid: uid.to_owned() }
 }
 
-fuzz_target!(|data: &[u8]| {
-    let Fixture { journal, good, runtime } = &*FIXTURE;
+pub(super) fn run(data: &[u8]) {
+    FIXTURE.with(|fixture| read(fixture, data));
+}
+
+/// Reads `data` as the file of another pod, beside the good one.
+fn read(Fixture { journal, good, runtime, .. }: &Fixture, data: &[u8]) {
     let path = journal.path("other");
     let panicked: PathBuf = path.with_extension("panics");
     std::fs::write(&path, data).and_then(|()| std::fs::write(&panicked, data)).expect("a disk");
@@ -69,7 +72,7 @@ fuzz_target!(|data: &[u8]| {
     journal.write(&entry).expect("it can be written");
     let written = journal.load(&entry.pod).expect("it was written here");
     assert!(has_hooks || written.open == entry.open, "what was read is read again as the same");
-});
+}
 
 /// Continues the operation as the agent does after its start, in a pod that is gone, and in one whose containers are as the
 /// operation knows them, or have ended.

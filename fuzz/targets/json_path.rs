@@ -1,11 +1,9 @@
-//! Evaluates any path over any body. What this parser accepts as JSON, serde_json accepts with the same meaning.
-#![no_main]
+//! Evaluates any path over any body. What this parser accepts as JSON, `serde_json` accepts with the same meaning.
 
 use inplace::hook::json::Json;
 use inplace::hook::json_path;
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| {
+pub(super) fn run(data: &[u8]) {
     // The first line is the path, the rest is the body.
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (path, body) = (&data[..end], data.get(end + 1..).unwrap_or_default());
@@ -24,4 +22,4 @@ fuzz_target!(|data: &[u8]| {
     if let (Ok(plain), Ok(braces)) = (plain, braces) {
         assert_eq!(plain, braces, "both spellings find the same");
     }
-});
+}

@@ -1,6 +1,5 @@
 //! Reads any events of watches, and decides about what they contain: a request that a decision writes is valid, and is written
 //! on a pod that was there.
-#![no_main]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +24,6 @@ use inplace::rollout::target::TargetState;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::WatchEvent;
-use libfuzzer_sys::fuzz_target;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -49,7 +47,7 @@ struct Seen {
     budgets: Vec<Arc<Disruption>>,
 }
 
-fuzz_target!(|data: &[u8]| {
+pub(super) fn run(data: &[u8]) {
     let now = Timestamp::from_second(1_800_000_000).expect("a time");
     let mut seen = Seen::default();
     // Each line is an event.
@@ -57,7 +55,9 @@ fuzz_target!(|data: &[u8]| {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { continue };
         match event.object.kind.as_str() {
             "Pod" => {
-                object::<NodePod>(line).iter().for_each(|pod| of_node(pod, now));
+                if let Some(pod) = object::<NodePod>(line) {
+                    of_node(&pod, now);
+                }
                 seen.pods.extend(object(line));
             }
             "InPlaceRollout" => seen.rollouts.extend(object(line)),
@@ -69,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
     }
     seen.rollouts.iter().for_each(|rollout| of_rollout(rollout, &seen, now));
     seen.requests.iter().for_each(|request| of_request(request, &seen, now));
-});
+}
 
 /// The object of an event, if it can be read.
 fn object<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
@@ -83,7 +83,14 @@ fn object<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
 
 /// What the agent decides about a pod of its node: whether its request can be carried out. All its containers run.
 fn of_node(pod: &NodePod, now: Timestamp) {
-    let _ = (pod.status(), pod.failure(), pod.origin(), pod.member(), pod.leaves_at(now), pod.gate(&pod.gates_of_agents()));
+    let _ = (
+        pod.status(),
+        pod.failure(),
+        pod.origin(),
+        pod.member(),
+        pod.leaves_at(now),
+        pod.gate(&pod.gates_of_agents()),
+    );
     let declared = pod.declared_at(true, now);
     let Ok(Some(request)) = Request::parse(pod.request()) else { return };
     let instance = |declared: &inplace::operation::snapshot::DeclaredContainer| Container {

@@ -154,7 +154,7 @@ impl<T: Trim> Resource for Trimmed<T> {
 }
 
 /// Reads the object of a watch event as the cache does, and what the cache asks of it.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, feature = "faults"))]
 pub(crate) fn watched<T: Trim>(event: &[u8]) {
     use kube::core::WatchEvent::{Added, Deleted, Modified};
     if let Ok(Added(object) | Modified(object) | Deleted(object)) =

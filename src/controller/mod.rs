@@ -143,7 +143,7 @@ impl Drop for Leading {
 }
 
 /// Reads the object of a watch event as the caches of the rollouts and of the `ContainerRecreateRequest`s do.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, feature = "faults"))]
 pub fn watched(event: &[u8]) {
     rollouts::watched(event);
     recreate_requests::watched(event);

@@ -58,7 +58,7 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
 }
 
 /// The same as [`observe`] for answers that are there already. A container without a status has disappeared.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, feature = "faults"))]
 pub fn observed(
     asked: &Asked,
     sandboxes: Vec<v1::PodSandbox>,

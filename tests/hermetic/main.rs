@@ -18,6 +18,8 @@ mod dashboard;
 mod dist;
 mod docs;
 mod engine;
+#[cfg(feature = "faults")]
+mod fuzz_seeds;
 mod hook;
 mod hook_runs;
 mod in_place;

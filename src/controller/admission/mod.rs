@@ -215,7 +215,7 @@ impl Webhooks {
     }
 
     /// Answers one request at `path` without a connection: the status and the body of the answer.
-    #[cfg(fuzzing)]
+    #[cfg(any(fuzzing, feature = "faults"))]
     pub async fn answer(&self, path: &'static str, body: Vec<u8>) -> (u16, Vec<u8>) {
         serve::answer(self.handlers.clone(), path, body).await
     }

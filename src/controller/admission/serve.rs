@@ -156,7 +156,7 @@ fn router(handlers: Handlers) -> Router {
 }
 
 /// Answers one request as [`run`] does, without a connection: the status and the body of the answer.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, feature = "faults"))]
 pub(super) async fn answer(handlers: Handlers, path: &'static str, body: Vec<u8>) -> (u16, Vec<u8>) {
     let mut request = hyper::Request::new(axum::body::Body::from(body));
     *request.method_mut() = hyper::Method::POST;

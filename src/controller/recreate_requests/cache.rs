@@ -58,7 +58,7 @@ pub(super) struct Cache {
 }
 
 /// Reads the object of a watch event as the caches do.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, feature = "faults"))]
 pub(in crate::controller) fn watched(event: &[u8]) {
     trim::watched::<CachedObject>(event);
     trim::watched::<CachedPod>(event);

@@ -19,7 +19,7 @@ use crate::cluster::server::Server;
 use crate::controller::Common;
 use crate::controller::events::Events;
 use crate::controller::reconciler::{self, Changes};
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, feature = "faults"))]
 pub(super) use cache::watched;
 use cache::{Cache, Key};
 

@@ -35,7 +35,7 @@ use follow::Follows;
 pub(super) use metrics::Metrics;
 
 /// Reads the object of a watch event as the caches do.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, feature = "faults"))]
 pub(super) fn watched(event: &[u8]) {
     crate::cluster::trim::watched::<cache::CachedRollout>(event);
     crate::cluster::trim::watched::<cache::CachedPod>(event);

@@ -8,7 +8,7 @@ use inplace::operation::state::Operation;
 use jiff::Timestamp;
 
 /// Decides until the operation waits or has ended, at most `most` times, and reports its status.
-pub fn go_on(mut operation: Operation, snapshot: &Snapshot, now: Timestamp, most: usize) {
+pub(super) fn go_on(mut operation: Operation, snapshot: &Snapshot, now: Timestamp, most: usize) {
     for _ in 0..most {
         match next(&operation, snapshot, now) {
             Next::Do(effect) => {
