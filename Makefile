@@ -16,7 +16,7 @@ CLUSTER := /tmp/inplace-cluster
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: setup helm kubernetes build release other-targets arm64 image-tools image dist dist-again push check fmt clippy doc deny reference test build-tests hermetic node repeat fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
+.PHONY: setup helm kubernetes build release other-targets arm64 image-tools image dist dist-again push check fmt clippy doc deny reference test build-tests hermetic node repeat coverage fuzz mutants demo cluster cluster-down soak matrix bench scale pictures clean
 
 setup: ## installs missing packages and fetches the published CRI definition for the tests
 	@bash tests/lab/install.sh
@@ -105,6 +105,9 @@ node: ## runs the tests on a real containerd
 
 repeat: setup helm kubernetes ## runs suites RUNS times, all suites of a round at once: RUNS=20 SUITES="hermetic node", or cluster
 	@bash tests/lab/repeat.sh $(or $(RUNS),20) $(or $(SUITES),hermetic node)
+
+coverage: setup helm kubernetes ## counts the lines of src that suites execute, by folder: SUITES="hermetic node"; needs a build of its own
+	@bash tests/lab/coverage.sh "$(CARGO_TARGET_DIR)" $(or $(SUITES),hermetic node)
 
 reference: ## writes the generated pages of docs/reference
 	INPLACE_WRITE_REFERENCE=1 cargo test --locked --bin inplace --test hermetic reference_of

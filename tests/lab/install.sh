@@ -2,6 +2,7 @@
 # Installs the packages that the build, the tests and the demo need on Debian 12, and only those that are missing:
 #   install.sh
 #   install.sh build-kube     only the packages that kube.sh needs to build Kubernetes
+#   install.sh coverage       only the package that coverage.sh needs
 # No service is started: during the installation a temporary policy-rc.d makes Debian's maintainer scripts start no services (an
 # existing policy-rc.d is not replaced), and new services are disabled.
 # If a package cannot be installed, the script names it and the exit code is 1.
@@ -51,6 +52,10 @@ gcc                         gcc
 g++                         g++
 dpkg-dev                    dpkg-source
 debian-archive-keyring      /usr/share/keyrings/debian-archive-keyring.gpg
+"
+elif [ "${1:-}" = coverage ]; then
+  needs="
+llvm-19                     llvm-cov-19
 "
 fi
 policy=/usr/sbin/policy-rc.d
