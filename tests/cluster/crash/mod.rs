@@ -16,6 +16,7 @@ mod start_first;
 mod tested_pod;
 
 use std::{
+    io::{self, Write as _},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -136,4 +137,47 @@ fn assert_held(held_operations: &[HeldOperation<'_>]) {
         .map(|held_operation| &held_operation.ask)
         .collect();
     assert!(missed.len() * 3 <= held_operations.len(), "too many were not held up: {missed:?}");
+}
+
+/// The points at which operations were stopped, over the rounds of a test.
+#[derive(Default)]
+struct Hits(Vec<(Way, String)>);
+
+impl Hits {
+    /// Takes in the operations of a round.
+    fn add(&mut self, held_operations: &[HeldOperation<'_>]) {
+        let hit = |held: &HeldOperation<'_>| held.held_at.clone().map(|point| (held.tested_pod.way, point));
+        self.0.extend(held_operations.iter().filter_map(hit));
+    }
+
+    fn has(&self, (way, point): (Way, &str)) -> bool {
+        self.0.iter().any(|(held_way, held_at)| *held_way == way && held_at == point)
+    }
+
+    /// The points at which no operation was stopped in any round.
+    fn missed<'a>(&self, points: &[(Way, &'a str)]) -> Vec<(Way, &'a str)> {
+        points.iter().copied().filter(|point| !self.has(*point)).collect()
+    }
+
+    /// Asserts that an operation of each way was stopped. Prints the points that were missed, also when the test
+    /// passes: whether a kubelet is faster depends on the machine.
+    fn assert_each_way(&self, points: &[(Way, &str)]) {
+        let missed = self.missed(points);
+        for (way, _) in points {
+            assert!(self.0.iter().any(|(held_way, _)| held_way == way), "{way:?} never held up: {missed:?}");
+        }
+        if !missed.is_empty() {
+            // The test framework shows what `eprintln!` prints only of a test that fails.
+            let reported = format!("\nNOT EXERCISED: never held up at {missed:?}\n");
+            io::stderr().write_all(reported.as_bytes()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_point_is_missed_unless_an_operation_of_its_way_was_stopped_there() {
+    let hits = Hits(vec![(Way::Stop, "after effect Stop".to_owned())]);
+    let points = [(Way::Stop, "after effect Stop"), (Way::Drain, "after effect Stop")];
+    assert_eq!(hits.missed(&points), [points[1]]);
+    assert!(hits.missed(&points[..1]).is_empty());
 }

@@ -3,7 +3,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::crash::{CrashFixture, TestedPod, Way, assert_held};
+use crate::crash::{CrashFixture, Hits, TestedPod, Way, assert_held};
 
 /// The duration of the outage.
 const AWAY: Duration = Duration::from_secs(2);
@@ -45,6 +45,7 @@ fn killed_in_the_middle_it_delays_and_spoils_nothing() {
     for tested_pod in &tested_pods {
         tested_pod.lost.set(1);
     }
+    let mut hits = Hits::default();
     for failure in [Failure::Before, Failure::During, Failure::WithAgent] {
         let held_operations: Vec<(&TestedPod<'_>, String)> = tested_pods
             .iter()
@@ -53,6 +54,7 @@ fn killed_in_the_middle_it_delays_and_spoils_nothing() {
             .collect();
         let held_operations = crash_fixture.bring_to_points(&held_operations, &format!("{failure:?}"));
         assert_held(&held_operations);
+        hits.add(&held_operations);
         if matches!(failure, Failure::During) {
             crash_fixture.holds.release();
         }
@@ -73,6 +75,7 @@ fn killed_in_the_middle_it_delays_and_spoils_nothing() {
         }
         assert!(!agent.has_ended());
     }
+    hits.assert_each_way(&HELD);
     drop(tested_pods);
     crash_fixture.close();
 }

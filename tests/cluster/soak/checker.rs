@@ -7,7 +7,7 @@ use inplace::api::status::Phase;
 
 use super::{
     excuse::explanation,
-    history::{Ended, FaultSpan, GuardedDeletion, History, Instance, Last, SECOND, Settled},
+    history::{DeleteCall, Ended, FaultSpan, GuardedDeletion, History, Instance, Last, SECOND, Settled},
     plan::{Fault, Operation as Op, Part},
 };
 
@@ -17,6 +17,8 @@ const CREATION: i64 = 30 * SECOND;
 const AGAIN: usize = 2;
 /// The instances of an operation that has failed: the new one three times, if the kubelet starts it again, and the old one.
 const MOST_OF_FAILED: usize = 4;
+/// How the message of a request that has failed says that it has changed nothing: after it began, and before.
+const UNTOUCHED: [&str; 2] = ["The running containers were not touched", "Nothing was touched"];
 
 /// Pairs of containers of one name in one pod that ran at the same time, by the runtime's own times. Fences and standbys
 /// have names of their own.
@@ -99,12 +101,15 @@ pub(super) fn wrong_end(ended: &Ended, faults: &[FaultSpan]) -> Option<String> {
     }
     let lost = runtime_faults(faults, ended.node, ended.asked - SECOND, ended.settled);
     let is_untouched = matches!(ended.phase, Phase::Refused | Phase::Cancelled)
-        || ended.message.contains("The running containers were not touched");
+        || UNTOUCHED.iter().any(|text| ended.message.contains(text));
+    // One whose end was not seen may have been carried out.
+    let is_first_untouched = matches!(ended.first, Some(Phase::Refused | Phase::Cancelled));
+    let of_first = usize::from(ended.operation == Op::Replaced && !is_first_untouched);
     let most = AGAIN * lost
+        + of_first
         + match ended.phase {
             _ if is_untouched => 0,
-            Phase::Succeeded if ended.operation != Op::Replaced => 1,
-            Phase::Succeeded => 2,
+            Phase::Succeeded => 1,
             _ => MOST_OF_FAILED,
         };
     match ended.started {
@@ -181,14 +186,14 @@ fn expected(operation: Op) -> (Phase, &'static str) {
     }
 }
 
-/// What is wrong with a deletion under the guard: the hook had not approved when the pod was gone or marked.
+/// What is wrong with a deletion under the guard: the hook had not approved when the pod was gone or marked. The time
+/// at which a call was made proves nothing: the guard may decide on it later.
 pub(super) fn unapproved(deletion: &GuardedDeletion) -> Option<String> {
-    let approved = deletion.answers.iter().any(|(at, approves)| *approves && *at <= deletion.deleted);
+    let GuardedDeletion { pod, calls, answers } = deletion;
+    let deleted = calls.iter().filter_map(DeleteCall::deleted).min()?;
+    let approved = answers.iter().any(|(at, approves)| *approves && *at <= deleted);
     (!approved).then(|| {
-        format!(
-            "{} was deleted at {}, although its hook did not approve: {:?}",
-            deletion.pod, deletion.deleted, deletion.answers
-        )
+        format!("{pod} was deleted by {deleted}, although its hook did not approve: {answers:?}, {calls:?}")
     })
 }
 
@@ -212,6 +217,11 @@ impl Ends {
                 None
             }
         }
+    }
+
+    /// How the request ended; `None` if its end was not seen.
+    pub(super) fn of(&self, uid: &str, id: &str) -> Option<Phase> {
+        self.0.get(&(uid.to_owned(), id.to_owned())).copied()
     }
 }
 

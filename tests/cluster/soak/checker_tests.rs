@@ -91,6 +91,7 @@ fn ended(operation: Op, phase: Phase, reason: &str, started: usize) -> Ended {
         ended: 1_010 * SECOND,
         settled: 1_011 * SECOND,
         started,
+        first: None,
         images: if phase == Phase::Succeeded { [old, new.clone(), new] } else { [old.clone(), new, old] },
     }
 }
@@ -125,8 +126,6 @@ fn a_wrong_end_is_found() {
         (ended(Op::Unknown, Phase::Refused, "UnknownContainer", 1), &agent, true),
         (ended(Op::HookFails, Phase::Failed, "PreHookFailed", 0), none, false),
         (ended(Op::HookFails, Phase::Succeeded, "", 1), none, true),
-        (ended(Op::Replaced, Phase::Succeeded, "", 2), none, false),
-        (ended(Op::Replaced, Phase::Succeeded, "", 3), none, true),
     ] {
         assert_eq!(wrong_end(&end, faults).is_some(), is_wrong, "{end:?} {faults:?}");
     }
@@ -136,14 +135,42 @@ fn a_wrong_end_is_found() {
         let end = ended(Op::Restart, Phase::Failed, "GateFailed", 0);
         assert_eq!(wrong_end(&end, &elsewhere).is_some(), is_wrong);
     }
-    let mut end = ended(Op::HookFails, Phase::Failed, "PreHookFailed", 1);
-    end.message = "hook x: failed. The running containers were not touched".to_owned();
-    assert!(wrong_end(&end, &[]).is_some());
-    end.started = 0;
-    assert!(wrong_end(&end, &[]).is_none());
+    for text in ["The running containers were not touched", "Nothing was touched"] {
+        let mut end = ended(Op::HookFails, Phase::Failed, "PreHookFailed", 1);
+        assert!(wrong_end(&end, &[]).is_none());
+        end.message = format!("hook x: failed. {text}");
+        assert!(wrong_end(&end, &[]).is_some(), "{text}");
+        end.started = 0;
+        assert!(wrong_end(&end, &[]).is_none(), "{text}");
+    }
     let mut end = ended(Op::Swap, Phase::Succeeded, "", 1);
     end.images[2] = end.images[0].clone();
     assert!(wrong_end(&end, &[]).is_some());
+}
+
+#[test]
+fn a_request_that_was_replaced_has_an_instance_only_if_it_was_carried_out() {
+    let disk = [span(Fault::FullDisk, 1_001, 1_005)];
+    let is_wrong = |first, started| {
+        wrong_end(&Ended { first, ..ended(Op::Replaced, Phase::Succeeded, "", started) }, &[]).is_some()
+    };
+    for first in [None, Some(Phase::Succeeded), Some(Phase::Failed)] {
+        assert!(!is_wrong(first, 1) && !is_wrong(first, 2) && is_wrong(first, 3), "{first:?}");
+    }
+    for first in [Phase::Cancelled, Phase::Refused] {
+        assert!(!is_wrong(Some(first), 1) && is_wrong(Some(first), 2), "{first:?}");
+    }
+    for (first, started, is_wrong) in [
+        (Phase::Succeeded, 1, false),
+        (Phase::Succeeded, 2, true),
+        (Phase::Cancelled, 0, false),
+        (Phase::Cancelled, 1, true),
+    ] {
+        let message = "the journal cannot be written. Nothing was touched".to_owned();
+        let end = ended(Op::Replaced, Phase::Failed, "JournalFailed", started);
+        let end = Ended { first: Some(first), message, ..end };
+        assert_eq!(wrong_end(&end, &disk).is_some(), is_wrong, "{first:?} {started}");
+    }
 }
 
 #[test]
@@ -205,12 +232,28 @@ fn another_pod_and_a_restart_without_a_request_are_found_unless_the_runtime_or_a
 
 #[test]
 fn a_deletion_that_the_hook_did_not_approve_before_is_found() {
-    let is_wrong = |answers: &[(i64, bool)]| {
-        let answers = answers.to_vec();
-        unapproved(&GuardedDeletion { pod: "web".to_owned(), deleted: 10, answers }).is_some()
+    let call = |looked: i64, marked: Option<i64>, is_deleted| {
+        let marked = marked.map(|second| second * SECOND);
+        DeleteCall { looked: looked * SECOND, is_deleted, marked }
     };
-    assert!(!is_wrong(&[(5, false), (9, true)]));
-    assert!(is_wrong(&[(5, false), (11, true)]) && is_wrong(&[(5, false)]) && is_wrong(&[]));
+    let is_wrong = |calls: &[DeleteCall], answers: &[(i64, bool)]| {
+        let answers = answers.iter().map(|(at, approves)| (at * SECOND, *approves)).collect();
+        unapproved(&GuardedDeletion { pod: "web".to_owned(), calls: calls.to_vec(), answers }).is_some()
+    };
+    let gone = [call(10, None, true)];
+    assert!(!is_wrong(&gone, &[(5, false), (9, true)]));
+    assert!(is_wrong(&gone, &[(5, false), (11, true)]) && is_wrong(&gone, &[(5, false)]));
+    assert!(is_wrong(&gone, &[]));
+    // The answer came long after the pod was marked, or at once in that second.
+    let late = [call(30, Some(9), true)];
+    assert!(!is_wrong(&late, &[(9, true)]) && is_wrong(&late, &[(11, true)]));
+    assert!(is_wrong(&[call(9, Some(9), true)], &[(10, true)]));
+    // A call without an answer that was refused, and two that deleted the pod: the second is noticed later.
+    let refused = [call(7, None, false), call(12, Some(11), true)];
+    let seen = [call(7, Some(6), true)];
+    let unseen = [call(7, None, false), call(12, Some(6), true)];
+    let answers = [(5, false), (9, true)];
+    assert!(!is_wrong(&refused, &answers) && is_wrong(&seen, &answers) && is_wrong(&unseen, &answers));
 }
 
 #[test]

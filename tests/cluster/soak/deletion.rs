@@ -7,13 +7,14 @@ use inplace::{
     api::annotation::{DELETE_GUARD, PRE_DELETE_HOOK},
     controller::admission::CONFIGURATION,
 };
+use k8s_openapi::api::core::v1::Pod;
 use kube::{Error, api::DeleteParams};
 use serde_json::json;
 use tokio::time::timeout;
 
 use super::{
     checker::unapproved,
-    history::GuardedDeletion,
+    history::{DeleteCall, GuardedDeletion, SECOND},
     operate::{CALL, api, create, merge, write},
     plan::Operation as Op,
     run::{LIMIT, Run, name_of},
@@ -78,45 +79,56 @@ fn delete_guarded(run: &Run<'_>, name: &str) -> bool {
     let guard =
         json!({"metadata": {"labels": {DELETE_GUARD: "true"}, "annotations": {PRE_DELETE_HOOK: TEMPLATE}}});
     merge(run, name, &guard);
-    let attempt = || {
-        let is_deleted = try_delete(run, name);
-        if !is_deleted {
+    let mut calls = Vec::new();
+    let mut attempt = || {
+        let call = try_delete(run, name);
+        calls.push(call);
+        if !call.is_deleted {
             std::thread::sleep(PAUSE);
         }
-        is_deleted.then(clock)
+        call.is_deleted
     };
     // That the first calls delete the pod is a violation, and is found below.
-    let Some(early) = run.within(LIMIT, || match attempt() {
-        None => (run.hooks.queries(name).len() > asked).then_some(None),
-        deleted => Some(deleted),
+    let Some(is_early) = run.within(LIMIT, || {
+        let is_deleted = attempt();
+        (is_deleted || run.hooks.queries(name).len() > asked).then_some(is_deleted)
     }) else {
         run.stuck(format!("the hook of {name} was never asked"));
         return false;
     };
-    if early.is_none() {
+    if !is_early {
         run.hooks.say(name, 1);
+        if run.within(LIMIT, || attempt().then_some(())).is_none() {
+            run.stuck(format!("{name} cannot be deleted, although its hook approves"));
+            return false;
+        }
     }
-    let Some(deleted) = early.or_else(|| run.within(LIMIT, attempt)) else {
-        run.stuck(format!("{name} cannot be deleted, although its hook approves"));
-        return false;
-    };
     let answer = |query: &Query| (i64::try_from(query.at.as_nanosecond()).unwrap(), query.said == 1);
     let answers = run.hooks.queries(name).iter().skip(asked).map(answer).collect();
-    let deletion = GuardedDeletion { pod: name.to_owned(), deleted, answers };
+    let deletion = GuardedDeletion { pod: name.to_owned(), calls, answers };
     if let Some(what) = unapproved(&deletion) {
         run.violation(what);
     }
     true
 }
 
-/// True if the pod is deleted. A call that got no answer may have been carried out.
-fn try_delete(run: &Run<'_>, name: &str) -> bool {
+/// Makes one call. Without an answer, the pod as it was shown last says whether it was carried out.
+fn try_delete(run: &Run<'_>, name: &str) -> DeleteCall {
     let api = api(run);
-    match block_on(async { timeout(CALL, api.delete(name, &DeleteParams::default())).await }) {
-        Ok(Ok(_)) => true,
-        Ok(Err(Error::Api(status))) => status.code == 404,
-        _ => false,
-    }
+    let answer = block_on(async { timeout(CALL, api.delete(name, &DeleteParams::default())).await });
+    let (is_deleted, pod) = match answer {
+        Ok(Ok(deleted)) => (true, deleted.left()),
+        Ok(Err(Error::Api(status))) if status.code == 404 => (true, run.watch.pod(name)),
+        _ => (false, run.watch.pod(name)),
+    };
+    let marked = pod.as_ref().and_then(marked);
+    DeleteCall { looked: clock(), is_deleted: is_deleted || marked.is_some(), marked }
+}
+
+/// The second in which the API server marked the pod as deleted: its deletion timestamp is later by the grace period.
+fn marked(pod: &Pod) -> Option<i64> {
+    let ends = i64::try_from(pod.metadata.deletion_timestamp.as_ref()?.0.as_nanosecond()).unwrap();
+    Some(ends - pod.metadata.deletion_grace_period_seconds.unwrap_or_default() * SECOND)
 }
 
 /// Uses kubectl, because the versions of the eviction differ between releases of Kubernetes.

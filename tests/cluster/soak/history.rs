@@ -145,8 +145,10 @@ pub(super) struct Ended {
     pub(super) ended: i64,
     /// When the pod was Ready again, and nothing was in progress in it.
     pub(super) settled: i64,
-    /// Instances of the container that started since the request.
+    /// Instances of the container that started since the request, or since the one that it replaces.
     pub(super) started: usize,
+    /// How the request that it replaces ended; `None` if there is none, or if its end was not seen.
+    pub(super) first: Option<Phase>,
     /// The container's image in the spec before, as requested, and afterwards.
     pub(super) images: [String; 3],
 }
@@ -155,10 +157,29 @@ pub(super) struct Ended {
 #[derive(Clone, Debug)]
 pub(super) struct GuardedDeletion {
     pub(super) pod: String,
-    /// When the first call was made that may have deleted the pod.
-    pub(super) deleted: i64,
+    /// The calls, up to the first one after which the pod was deleted.
+    pub(super) calls: Vec<DeleteCall>,
     /// The answers of the hook since the pod was guarded: time, and whether it approved.
     pub(super) answers: Vec<(i64, bool)>,
+}
+
+/// A call that deletes a pod, and the pod after it. One without an answer may have been carried out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeleteCall {
+    /// When the pod was looked at after the call.
+    pub(super) looked: i64,
+    /// True if the call succeeded, or the pod was marked as deleted, or gone.
+    pub(super) is_deleted: bool,
+    /// The second in which the API server marked the pod; `None` if that is not known.
+    pub(super) marked: Option<i64>,
+}
+
+impl DeleteCall {
+    /// The latest time at which the pod can have been deleted; `None` if it was not.
+    pub(super) fn deleted(&self) -> Option<i64> {
+        let latest = self.marked.map_or(self.looked, |marked| self.looked.min(marked + SECOND));
+        self.is_deleted.then_some(latest)
+    }
 }
 
 /// A pod that was Ready, and in which nothing was in progress.

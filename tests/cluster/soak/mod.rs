@@ -230,7 +230,8 @@ fn examine(run: &Run<'_>, clients: &[Client]) {
 }
 
 /// Waits until nothing is in progress and nothing is left: pods Ready, gates open, no fence, no standby, journals without
-/// an open operation. What is not so after the limit is stuck.
+/// an open operation. What is not so after the limit is stuck. Then the pods must be what they were after their last
+/// operation.
 fn quiesce(run: &Run<'_>) {
     let mut last = Vec::new();
     let quiet = run.within(LIMIT, || {
@@ -239,6 +240,17 @@ fn quiesce(run: &Run<'_>) {
     });
     if quiet.is_none() {
         run.stuck(format!("at the end: {}", last.join("; ")));
+        return;
+    }
+    for pod in 0..PODS {
+        match run.settled(pod) {
+            Ok(now) => run.compare(&name_of(pod), node_of(pod), &now),
+            Err(why) => run.stuck(format!("{} at the end: {why}", name_of(pod))),
+        }
+    }
+    match rollout::settled(run) {
+        Ok(now) => rollout::compare(run, &now),
+        Err(why) => run.stuck(format!("{} at the end: {why}", rollout::NAME)),
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
-    checker::{changed_since, end_of, wrong_end},
+    checker::{end_of, wrong_end},
     deletion,
     history::{Ended, Last, SECOND, Settled},
     plan::{Operation as Op, PodKind, kind_of, node_of},
@@ -73,11 +73,7 @@ pub(super) fn operate(run: &Run<'_>, pod: usize, operation: Op, number: usize) {
             return;
         }
     };
-    if let Some(last) = run.last.lock().unwrap().remove(&pod)
-        && let Some(what) = changed_since(&name_of(pod), node_of(pod), &last, &before, &run.faults())
-    {
-        run.violation(what);
-    }
+    run.compare(&name_of(pod), node_of(pod), &before);
     match operation {
         Op::Delete | Op::Evict | Op::Guard => deletion::operate(run, pod, operation, number),
         _ => request(run, pod, operation, number, &before),
@@ -114,13 +110,14 @@ pub(super) fn write<F: Future<Output = Result<(), Error>>>(
 fn request(run: &Run<'_>, pod: usize, operation: Op, number: usize, before: &Settled) {
     let name = name_of(pod);
     let id = format!("soak-{number}");
+    let first = format!("{id}-first");
     let wanted = wanted(run, operation, before);
     if operation == Op::HookPasses || operation == Op::HookFails {
         run.hooks.say(&name, u32::from(operation == Op::HookPasses));
     }
     let asked = clock();
     if operation == Op::Replaced {
-        annotate(run, &name, &body(operation, &format!("{id}-first"), None));
+        annotate(run, &name, &body(operation, &first, None));
     }
     annotate(run, &name, &body(operation, &id, wanted.as_deref()));
     let ended = |status: &Status| status.id == id && status.phase.is_terminal();
@@ -144,7 +141,7 @@ fn request(run: &Run<'_>, pod: usize, operation: Op, number: usize, before: &Set
         return;
     }
     let last = Last { settled: after.clone(), phase: answer.phase, at: clock() };
-    run.last.lock().unwrap().insert(pod, last);
+    run.last.lock().unwrap().insert(name.clone(), last);
     let started = run.watch.history.lock().unwrap().started(&before.uid, "app", asked).len();
     let wanted = wanted.unwrap_or_else(|| before.image.clone());
     let ended = Ended {
@@ -160,6 +157,7 @@ fn request(run: &Run<'_>, pod: usize, operation: Op, number: usize, before: &Set
         ended: seen,
         settled: clock(),
         started,
+        first: run.watch.end(&before.uid, &first),
         images: [before.image.clone(), wanted, after.image],
     };
     let faults = run.faults();

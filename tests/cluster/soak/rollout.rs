@@ -1,6 +1,6 @@
 //! Operations on the pods of a Deployment through an InPlaceRollout, as a user of the command line tool starts them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inplace::api::{
     annotation::{GATE, RESTART_ON_CHANGE, RESTART_ON_CHANGE_SEEN},
@@ -11,7 +11,7 @@ use inplace::api::{
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use tokio::time::timeout;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::{
     checker::wrong_number,
     excuse::explains,
-    history::{FaultSpan, SECOND, Settled},
+    history::{FaultSpan, Last, SECOND, Settled},
     operate::{CALL, write},
     plan::Operation as Op,
     run::{LIMIT, Run},
@@ -74,9 +74,25 @@ pub(super) fn is_settled(run: &Run<'_>) -> Result<BTreeMap<String, Settled>, Str
     names.into_iter().map(one).collect()
 }
 
-fn settled(run: &Run<'_>) -> Result<BTreeMap<String, Settled>, String> {
+/// Waits until the pods are settled; otherwise the last reason why they are not.
+pub(super) fn settled(run: &Run<'_>) -> Result<BTreeMap<String, Settled>, String> {
     let mut last = String::new();
     run.within(LIMIT, || is_settled(run).map_err(|why| last = why).ok()).ok_or(last)
+}
+
+/// Compares the pods with what they were after the last operation.
+pub(super) fn compare(run: &Run<'_>, now: &BTreeMap<String, Settled>) {
+    for (pod, settled) in now {
+        run.compare(pod, node_index(run, pod), settled);
+    }
+    // The pod that replaces one has another name.
+    let mut last = run.last.lock().unwrap();
+    let gone: Vec<String> = last.keys().filter(|pod| pod.starts_with(NAME)).cloned().collect();
+    last.retain(|pod, _| !pod.starts_with(NAME));
+    drop(last);
+    for pod in gone {
+        run.violation(format!("{pod} is gone: the pods are {:?}", now.keys()));
+    }
 }
 
 /// Starts the rollout, waits for its end, and checks it.
@@ -85,11 +101,11 @@ pub(super) fn operate(run: &Run<'_>, operation: Op, number: usize) {
         Ok(settled) => settled,
         Err(why) => return run.stuck(format!("{NAME} does not settle before {operation:?}: {why}")),
     };
+    compare(run, &before);
     let asked = clock();
-    let ended = if operation == Op::Configure {
-        configure(run, &before, asked, number)
-    } else {
-        roll_out(run, operation, number)
+    let ended = match operation {
+        Op::Configure => configure(run, number),
+        _ => roll_out(run, operation, number),
     };
     let Some((name, phase)) = ended else { return };
     let after = match settled(run) {
@@ -123,6 +139,10 @@ pub(super) fn operate(run: &Run<'_>, operation: Op, number: usize) {
             run.violation(format!("{pod}: {started} instances were started by {operation:?} {name}"));
         }
     }
+    // After a rollout that has failed, a kubelet may restart a container late, as after a rollback.
+    let phase = if phase == RolloutPhase::Succeeded { Phase::Succeeded } else { Phase::RolledBack };
+    let last = after.into_iter().map(|(pod, settled)| (pod, Last { settled, phase, at: ended }));
+    run.last.lock().unwrap().extend(last);
 }
 
 /// The requests on the pods that have failed: reason and the fault that explains it, and whether there is one.
@@ -169,7 +189,11 @@ fn roll_out(run: &Run<'_>, operation: Op, number: usize) -> Option<(String, Roll
         run.stuck(format!("cannot start {operation:?} {number}: {said}"));
         return None;
     };
-    let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+    end(run, operation, number, name.rsplit('/').next().unwrap_or_default().to_owned())
+}
+
+/// Waits for the end of the rollout. Returns its name and how it ended.
+fn end(run: &Run<'_>, operation: Op, number: usize, name: String) -> Option<(String, RolloutPhase)> {
     let ended = run.within(2 * LIMIT, || phase(run, &name).filter(|phase| phase.is_terminal()));
     if ended.is_none() {
         run.stuck(format!("{operation:?} {number} {name} has not ended: {:?}", phase(run, &name)));
@@ -177,27 +201,32 @@ fn roll_out(run: &Run<'_>, operation: Op, number: usize) -> Option<(String, Roll
     ended.map(|phase| (name, phase))
 }
 
-/// Changes the configuration, and waits until each pod was restarted.
-fn configure(
-    run: &Run<'_>,
-    before: &BTreeMap<String, Settled>,
-    asked: i64,
-    number: usize,
-) -> Option<(String, RolloutPhase)> {
+/// Changes the configuration, and waits for the rollout that the controller creates. Returns its name and how it
+/// ended.
+fn configure(run: &Run<'_>, number: usize) -> Option<(String, RolloutPhase)> {
+    let Some(before) = run.within(LIMIT, || rollouts(run)) else {
+        run.stuck(format!("cannot list the rollouts before the change {number} of the configuration"));
+        return None;
+    };
     let api: Api<ConfigMap> = Api::namespaced(run.cluster.client.clone(), "default");
     let patch = json!({"data": {"level": number.to_string()}});
     let is_written = write(run, "change the configuration", || {
         let (api, patch) = (api.clone(), patch.clone());
         async move { api.patch(NAME, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop) }
     });
-    let is_restarted =
-        |old: &Settled| !run.watch.history.lock().unwrap().started(&old.uid, "app", asked).is_empty();
-    let all = || before.values().all(is_restarted).then_some(());
-    if !is_written || run.within(2 * LIMIT, all).is_none() {
-        run.stuck(format!("the change {number} of the configuration restarts not all pods"));
+    let created = || rollouts(run)?.into_iter().find(|name| !before.contains(name));
+    let Some(name) = is_written.then(|| run.within(2 * LIMIT, created)).flatten() else {
+        run.stuck(format!("the change {number} of the configuration begins no rollout"));
         return None;
-    }
-    Some((format!("change {number}"), RolloutPhase::Succeeded))
+    };
+    end(run, Op::Configure, number, name)
+}
+
+/// The names of all rollouts: only those of this Deployment are begun in a run.
+fn rollouts(run: &Run<'_>) -> Option<BTreeSet<String>> {
+    let api: Api<InPlaceRollout> = Api::namespaced(run.cluster.client.clone(), "default");
+    let list = block_on(async { timeout(CALL, api.list(&ListParams::default())).await }).ok()?.ok()?;
+    Some(list.items.into_iter().filter_map(|rollout| rollout.metadata.name).collect())
 }
 
 fn phase(run: &Run<'_>, name: &str) -> Option<RolloutPhase> {

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, sync::Mutex, thread, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{
+    checker::changed_since,
     history::{FaultSpan, Instance, Last, Settled},
     plan::{Move, node_of},
     report::Report,
@@ -39,8 +40,8 @@ pub(super) struct Run<'a> {
     pub(super) moves: Mutex<Vec<Move>>,
     /// With so many violations the run ends, and nothing is waited for any more.
     pub(super) most_violations: usize,
-    /// The pods as they were after their last operation, by number.
-    pub(super) last: Mutex<BTreeMap<usize, Last>>,
+    /// The pods as they were after their last operation, by name.
+    pub(super) last: Mutex<BTreeMap<String, Last>>,
 }
 
 impl Run<'_> {
@@ -75,6 +76,14 @@ impl Run<'_> {
         if !report.violations.iter().any(|known| known.what == violation.what) {
             eprintln!("soak: violation at {}: {}", violation.at, violation.what);
             report.violations.push(violation);
+        }
+    }
+
+    /// Compares the pod on that node with what it was after its last operation.
+    pub(super) fn compare(&self, pod: &str, node: usize, now: &Settled) {
+        let last = self.last.lock().unwrap().remove(pod);
+        if let Some(what) = last.and_then(|last| changed_since(pod, node, &last, now, &self.faults())) {
+            self.violation(what);
         }
     }
 

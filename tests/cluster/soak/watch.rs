@@ -8,7 +8,10 @@ use std::{
 };
 
 use inplace::{
-    api::annotation::{CONTAINER_NAME, HOLDER, POD_NAME, POD_UID, STANDBY},
+    api::{
+        annotation::{CONTAINER_NAME, HOLDER, POD_NAME, POD_UID, STANDBY},
+        status::Phase,
+    },
     cri::{
         client::Client,
         endpoint::Endpoint,
@@ -73,6 +76,11 @@ impl Watch {
     /// The pod with that name, as it was shown last.
     pub(super) fn pod(&self, name: &str) -> Option<Pod> {
         self.pods.lock().unwrap().by_name.get(name).cloned()
+    }
+
+    /// How the request of the pod with that uid ended; `None` if its end was not seen.
+    pub(super) fn end(&self, uid: &str, id: &str) -> Option<Phase> {
+        self.pods.lock().unwrap().ends.of(uid, id)
     }
 }
 
