@@ -18,7 +18,7 @@ use crate::agent::announce::{self, Announcement};
 use crate::agent::metrics::Metrics;
 use crate::agent::request_source::{CurrentRequests, Key, PodRequest, RequestSource, StatusSink};
 use crate::agent::traces::{Recorder, Traces};
-use crate::agent::work::{Begin, Ended, Work};
+use crate::agent::work::{Begin, Ended, Postponed, Work};
 use crate::api::group::{GroupProgress, GroupTask};
 use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
@@ -57,6 +57,7 @@ pub(super) struct Dispatcher<B> {
     slots: Slots,
     stop: CancellationToken,
     work: HashMap<Key, Work>,
+    postponed: Postponed,
     tasks: JoinSet<(Key, Ended)>,
     /// The sweep in progress. It runs as a task, because removing a container that the runtime does not release may
     /// take long.
@@ -115,6 +116,7 @@ impl<B: StatusSink> Dispatcher<B> {
             slots: Slots::of_node(),
             stop,
             work: HashMap::new(),
+            postponed: Postponed::default(),
             tasks: JoinSet::new(),
             sweeping: JoinSet::new(),
             waiting: HashMap::new(),
@@ -202,10 +204,13 @@ impl<B: StatusSink> Dispatcher<B> {
         for entry in entries {
             match entry {
                 Ok(Entry { pod, open: Some(open), .. }) => {
-                    self.resume(requests.key(&pod), pod, &open.request.id, open.group.is_some());
+                    // A command on the node has no API server: an annotation held this request.
+                    let asked = open.in_cluster.then_some(true);
+                    let begun = Begin::again(open.request.id, asked, open.group.is_some());
+                    self.resume(requests.key(&pod), pod, begun);
                 }
                 Ok(Entry { pod, foreign: Some(foreign), .. }) => {
-                    self.resume(requests.key(&pod), pod, &foreign.id, false);
+                    self.resume(requests.key(&pod), pod, Begin::again(foreign.id, None, false));
                 }
                 Ok(Entry { pod, last: Some(last), .. }) if first => self.sink.recall(&pod, last),
                 Ok(_) => {}
@@ -223,15 +228,14 @@ impl<B: StatusSink> Dispatcher<B> {
         again
     }
 
-    fn resume(&mut self, key: Key, pod: PodRef, id: &str, in_group: bool) {
+    fn resume(&mut self, key: Key, pod: PodRef, mut begun: Begin) {
         if self.work.contains_key(&key) {
+            self.postponed.add(key, pod, begun);
             return;
         }
-        let asked = self.sink.asked(&key, id);
+        begun.asked = begun.asked.or_else(|| self.sink.asked(&key, &begun.id));
         let (node, sink, of) =
             (self.node_with(self.permits.resume(&pod.namespace)), self.sink.clone(), key.clone());
-        // There is no begin event: the process that died has written it.
-        let begun = Begin { id: id.to_owned(), asked, in_group, event: None };
         self.begin(key, begun, node, move |node, control, observer| async move {
             let node = Node { answered: sink.last_status_soon(&of).await, ..node };
             let mut backoff = RESUME;
@@ -455,6 +459,7 @@ impl<B: StatusSink> Dispatcher<B> {
             }
         };
         let Some(work) = self.work.remove(&key) else { return };
+        let postponed = self.postponed.take(&key).filter(|_| !self.stop.is_cancelled());
         match ended {
             Ended::Answered => {
                 self.waiting.remove(&(key, work.id));
@@ -463,6 +468,9 @@ impl<B: StatusSink> Dispatcher<B> {
                 self.not_yet(&key, &request, group.as_ref(), Instant::now() + AGAIN, &why);
             }
             Ended::Paused => {}
+        }
+        if let Some((key, pod, begun)) = postponed {
+            self.resume(key, pod, begun);
         }
     }
 

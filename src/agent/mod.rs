@@ -212,7 +212,8 @@ pub async fn run_until(args: Args, stop: CancellationToken) -> Result<(), Error>
     let (what, label) = (format!("the HookRuns of node {name}"), format!("{}={name}", annotation::NODE));
     let runs = HookRuns::watch(server.clone(), &what, &label, watching);
     let hook_parts = (server.clone(), executor.clone(), runs.clone());
-    let leftover_runs = LeftoverHookRuns::of(&node.journal).await.delete(server.clone(), runs.clone());
+    let leftover_runs =
+        LeftoverHookRuns::of(&node.journal).await.delete(server.clone(), pods.clone(), runs.clone());
     let (runner, stop) =
         (runner(hook_parts, pods.clone(), hook_metrics.clone(), context.stop.clone()), context.stop.clone());
     let confined = confined::watch(server.clone(), namespace, confined::register(&mut registry));

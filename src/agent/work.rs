@@ -3,7 +3,9 @@
 use tokio::sync::watch;
 
 use crate::agent::announce::Announcement;
+use crate::agent::request_source::Key;
 use crate::api::group::GroupTask;
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::operation::outcome::Withdrawal;
 
@@ -36,6 +38,32 @@ pub(super) struct Begin {
     pub(super) in_group: bool,
     /// What is announced once the operation has really started.
     pub(super) event: Option<Announcement>,
+}
+
+impl Begin {
+    /// An operation that an earlier process left open. That process has announced its begin.
+    pub(super) fn again(id: String, asked: Option<bool>, in_group: bool) -> Self {
+        Self { id, asked, in_group, event: None }
+    }
+}
+
+/// Operations that are resumed when the work on another pod of the same name has ended. With an API server the key
+/// of a pod names its uid, so that there is no other pod.
+#[derive(Default)]
+pub(super) struct Postponed(Vec<(Key, PodRef, Begin)>);
+
+impl Postponed {
+    pub(super) fn add(&mut self, key: Key, pod: PodRef, begun: Begin) {
+        if key.uid.is_none() && self.0.iter().all(|(_, other, _)| *other != pod) {
+            self.0.push((key, pod, begun));
+        }
+    }
+
+    /// The first operation of this key, which is removed.
+    pub(super) fn take(&mut self, key: &Key) -> Option<(Key, PodRef, Begin)> {
+        let first = self.0.iter().position(|(of, ..)| of == key)?;
+        Some(self.0.remove(first))
+    }
 }
 
 impl Work {

@@ -49,6 +49,12 @@ impl GroupFailure {
         starts.any(|started| started >= self.finished_at)
     }
 
+    /// True if the group restart of `status` has started containers of the pod, all of them before this failure.
+    pub fn follows(&self, status: &Status) -> bool {
+        let last = status.containers.iter().filter_map(|report| report.started_at).max();
+        status.group.is_some() && last.is_some_and(|started| started < self.finished_at)
+    }
+
     /// True if the failure may restart the group: nothing has restarted it, and no operation is at work on the pod.
     pub fn is_open(&self, status: Option<&Status>) -> bool {
         is_dns_label(&self.container)

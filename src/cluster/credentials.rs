@@ -14,6 +14,8 @@ const CONFIG: &str = ".dockercfg";
 /// The default registry, as image names and as docker's configuration spell it.
 const DEFAULT_REGISTRY: &str = "docker.io";
 const DEFAULT_REGISTRY_INDEX: &str = "index.docker.io";
+/// A longer scope matches no image: a name of a registry and of a repository is shorter.
+const LONGEST_SCOPE: usize = 512;
 
 /// A user name and a password for a registry or a part of it.
 #[derive(Clone, PartialEq, Eq)]
@@ -148,21 +150,34 @@ fn fits(scope: &str, repository: &str) -> bool {
     let (wanted_host, wanted_port) = wanted_host.rsplit_once(':').unwrap_or((wanted_host, ""));
     let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
     let parts = || wanted_host.split('.').zip(host.split('.'));
-    wanted_port == port
+    scope.len() <= LONGEST_SCOPE
+        && wanted_port == port
         && wanted_host.split('.').count() == host.split('.').count()
         && parts().all(|(pattern, part)| matches(pattern.as_bytes(), part.as_bytes()))
         && path.starts_with(wanted_path)
 }
 
-/// Matches a pattern: `*` is any text, `?` any byte.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    match (pattern.split_first(), text.split_first()) {
-        (None, None) => true,
-        (Some((b'*', rest)), None) => matches(rest, text),
-        (Some((b'*', rest)), Some((_, shorter))) => matches(rest, text) || matches(pattern, shorter),
-        (Some((b'?', rest)), Some((_, shorter))) => matches(rest, shorter),
-        (Some((letter, rest)), Some((other, shorter))) => letter == other && matches(rest, shorter),
-        _ => false,
+/// Matches a pattern: `*` is any text, `?` any byte. Only the last `*` is tried with a longer text, because an earlier
+/// one has the shortest text that fits: the time is at most the product of the two lengths.
+fn matches(mut pattern: &[u8], mut text: &[u8]) -> bool {
+    // What follows the last `*`, and the text from which that is tried next.
+    let mut last: Option<(&[u8], &[u8])> = None;
+    loop {
+        match (pattern, text) {
+            ([b'*', rest @ ..], _) => {
+                pattern = rest;
+                last = Some((rest, text));
+            }
+            ([], []) => return true,
+            ([letter, rest @ ..], [other, shorter @ ..]) if *letter == b'?' || letter == other => {
+                (pattern, text) = (rest, shorter);
+            }
+            _ => {
+                let Some((rest, [_, shorter @ ..])) = last else { return false };
+                (pattern, text) = (rest, shorter);
+                last = Some((rest, shorter));
+            }
+        }
     }
 }
 
@@ -207,6 +222,35 @@ mod tests {
         ] {
             assert_eq!(!scopes(&[place], image).is_empty(), fitting, "{place} for {image}");
         }
+    }
+
+    /// With a step for each division of the text among the stars, this test takes years. It asserts no time: it only has
+    /// to end.
+    #[test]
+    fn a_pattern_of_many_stars_is_matched_soon() {
+        let stars = format!("{}x.b", "*a".repeat(12) + "*");
+        let host = "a".repeat(200);
+        assert!(scopes(&[&stars], &format!("{host}.b/app")).is_empty());
+        assert_eq!(scopes(&[&stars], &format!("{host}x.b/app")), [stars.as_str()]);
+        for (pattern, text, fitting) in [
+            ("*", "", true),
+            ("**", "a", true),
+            ("", "a", false),
+            ("a*", "", false),
+            ("*ab", "aab", true),
+            ("a*b*c", "a-b-b-c-c", true),
+            ("a*b?c", "abbc-bxcd", false),
+            ("*?", "", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), fitting, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_scope_that_is_longer_than_a_name_matches_nothing() {
+        let scope = |length: usize| format!("{}.example", "*".repeat(length - ".example".len()));
+        assert!(!scopes(&[&scope(512)], "registry.example/app").is_empty());
+        assert!(scopes(&[&scope(513)], "registry.example/app").is_empty());
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::annotation;
 use crate::api::group::{self, GroupPhase, GroupTask, Member, Members};
 use crate::api::in_place_rollout::InPlaceRollout;
+use crate::api::pod_ref::PodRef;
 use crate::api::request::Request;
 use crate::api::status::Status;
 use crate::cluster::server::{Selection, Server};
@@ -19,7 +20,7 @@ use crate::cluster::store::Store;
 use crate::cluster::trim::{Trim, Trimmed, meta_of, readable};
 use crate::operation::snapshot::GroupSignal;
 
-/// The limit for the cached rollouts of one namespace, in bytes: about a hundred of them.
+/// The limit for the group restarts in progress of one namespace, in bytes: about a hundred of them.
 const MAX_BYTES_OF_NAMESPACE: usize = 1 << 20;
 
 /// A cache of the rollouts with the strategy `Together`. Clones share it, but each clone tracks its own
@@ -27,7 +28,7 @@ const MAX_BYTES_OF_NAMESPACE: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct GroupRestarts(Store<Trimmed<CachedGroup>>);
 
-/// A group restart in progress; `None` for a rollout that has none, or is unreadable.
+/// A group restart in progress; `None` for a rollout that has none, or is unreadable, which is not cached.
 #[derive(Clone, Debug)]
 struct CachedGroup(Option<Arc<Group>>);
 
@@ -62,14 +63,17 @@ impl GroupRestarts {
         self.0.list().iter().filter_map(|cached| cached.value.0.clone()).collect()
     }
 
-    /// What is known about the group restart of the rollout with this uid, for the pod with the uid `pod`.
-    pub fn signal(&self, rollout: &str, pod: &str) -> GroupSignal {
+    /// What is known about the group restart of the rollout with this uid, for this pod.
+    pub fn signal(&self, rollout: &str, pod: &PodRef) -> GroupSignal {
         // Check first whether the cache is current: what is read after the check is at least as new.
         let is_current = self.is_current();
-        match self.in_progress().iter().find(|group| group.task.rollout == rollout) {
-            Some(group) if group.left_out.iter().any(|uid| uid == pod) => GroupSignal::LeftOut,
+        let (cached, is_complete) = self.0.list_with(&pod.namespace);
+        let mut groups = cached.iter().filter_map(|cached| cached.value.0.as_ref());
+        match groups.find(|group| group.task.rollout == rollout) {
+            Some(group) if group.left_out.contains(&pod.uid) => GroupSignal::LeftOut,
             Some(group) => GroupSignal::Phase(group.phase),
-            None if is_current => GroupSignal::Over,
+            // One that was too large to be cached may be in progress.
+            None if is_current && is_complete => GroupSignal::Over,
             None => GroupSignal::Unknown,
         }
     }
@@ -122,8 +126,8 @@ impl Trim for CachedGroup {
     type Kind = InPlaceRollout;
     type Source = Value;
 
-    fn trim(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
+    fn trim(mut source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&mut source);
         let bytes = source.to_string().len();
         let rollout = readable::<InPlaceRollout>(&meta, source);
         let group = rollout.and_then(|rollout| {
@@ -140,10 +144,14 @@ impl Trim for CachedGroup {
         Vec::new()
     }
 
+    /// Rollouts that have ended stay for days: many of them must leave room for one in progress.
+    fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The counts of the status change often, and agents do not use them.
     fn is_unchanged_since(&self, before: &Self) -> bool {
         match (&self.0, &before.0) {
-            (None, None) => true,
             (Some(now), Some(before)) => {
                 (now.phase, &now.members, &now.request, &now.task, &now.left_out)
                     == (before.phase, &before.members, &before.request, &before.task, &before.left_out)

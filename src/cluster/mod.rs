@@ -18,6 +18,7 @@ pub mod hooks;
 mod items;
 mod jitter;
 pub mod lease;
+mod lenient;
 pub mod overrides;
 pub(crate) mod patch;
 pub mod pod;

@@ -10,6 +10,7 @@ mod membership;
 mod raw;
 #[cfg(test)]
 mod tests;
+mod user;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::future::ready;
+use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +23,7 @@ use serde_json::Value;
 use crate::cluster::discovery::Discovered;
 use crate::cluster::error::Error;
 use crate::cluster::items::Splitter;
+use crate::cluster::lenient;
 use crate::cluster::patch::{as_us, json_patch};
 use crate::cluster::pod::Pod;
 use crate::failure::Class;
@@ -258,14 +261,31 @@ impl Server {
         Ok(Listed { items, version: list.metadata.resource_version })
     }
 
+    /// The version of the newest state of the API server.
+    pub(crate) async fn newest_version<T>(&self, selection: &Selection) -> Result<String, Error>
+    where
+        T: Resource<DynamicType = ()>,
+    {
+        let doing = format!("reading the version of {}", selection.what);
+        // One object is enough, whatever its labels. The right to read may depend on the fields, but with those of a node
+        // the server may read all pods of the cluster from its database to find one.
+        let fields = selection.fields.clone().filter(|_| !selection.from_memory);
+        let params = ListParams { field_selector: fields, limit: Some(1), ..ListParams::default() };
+        let list: List = self.ask(&doing, selection.request::<T>().list(&params)).await?;
+        Ok(list.metadata.resource_version)
+    }
+
     /// Reads one page of a list. Its items are parsed one after the other, because all of them together may not fit
     /// into memory.
-    async fn page<T: DeserializeOwned>(
+    async fn page<T>(
         &self,
         doing: &str,
         request: Result<http::Request<Vec<u8>>, request::Error>,
         collect: &mut impl FnMut(T),
-    ) -> Result<List, Error> {
+    ) -> Result<List, Error>
+    where
+        T: Resource<DynamicType = ()> + DeserializeOwned,
+    {
         let request = request.map_err(|error| Error::of(doing, kube::Error::BuildRequest(error)))?;
         let reading = Box::pin(async {
             let answer =
@@ -278,7 +298,7 @@ impl Server {
                     break;
                 }
                 splitter.push(piece, |item| {
-                    collect(parse(doing, item)?);
+                    collect(lenient::item(item).map_err(|error| unreadable(doing, &error))?);
                     Ok::<(), Error>(())
                 })?;
                 let taken = piece.len();
@@ -296,7 +316,7 @@ impl Server {
         version: &str,
     ) -> Result<impl Stream<Item = Result<WatchEvent<T>, Error>> + use<T>, Error>
     where
-        T: Resource<DynamicType = ()> + DeserializeOwned + Clone,
+        T: Resource<DynamicType = ()> + DeserializeOwned,
     {
         let doing = format!("watching {}", selection.what);
         let params = WatchParams {
@@ -306,12 +326,19 @@ impl Server {
         };
         let request = selection.request::<T>().watch(&params.timeout(WATCH_SECONDS), version);
         let request = request.map_err(|error| Error::of(&doing, kube::Error::BuildRequest(error)))?;
-        let opening = Box::pin(self.client.request_events(request));
+        let opening = Box::pin(self.client.request_stream(request));
         let events = match tokio::time::timeout(CALL, opening).await {
             Ok(events) => events.map_err(|error| Error::of(&doing, error))?,
             Err(_) => return Err(Error::late(&doing, CALL)),
         };
-        Ok(events.map(move |event| event.map_err(|error| Error::of(&doing, error))))
+        let event = move |line: io::Result<String>| match line.map(|line| lenient::event::<T>(&line)) {
+            Ok(Ok(event)) => Some(Ok(event)),
+            // The last line, if the connection ends within it.
+            Ok(Err(error)) if error.is_eof() => None,
+            Ok(Err(error)) => Some(Err(unreadable(&doing, &error))),
+            Err(error) => Some(Err(Error::of(&doing, kube::Error::ReadEvents(error)))),
+        };
+        Ok(events.lines().filter_map(move |line| ready(event(line))))
     }
 
     /// Makes one call. The text of an unreadable answer is dropped, because kube would log it.
@@ -330,17 +357,17 @@ impl Server {
     }
 }
 
-/// Parses an answer or a part of one. Only the position of an error is reported, because serde's message contains
-/// the value.
+/// Parses an answer.
 fn parse<T: DeserializeOwned>(doing: &str, text: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(text).map_err(|error| {
-        let at = format!(
-            "the API server's answer cannot be read at line {}, column {}",
-            error.line(),
-            error.column()
-        );
-        Error::own(doing, Class::Final, at)
-    })
+    lenient::answer(text).map_err(|error| unreadable(doing, &error))
+}
+
+/// An answer, or a part of one, that cannot be parsed. Only the position is reported, because serde's message contains
+/// the value.
+fn unreadable(doing: &str, error: &serde_json::Error) -> Error {
+    let at =
+        format!("the API server's answer cannot be read at line {}, column {}", error.line(), error.column());
+    Error::own(doing, Class::Final, at)
 }
 
 impl Selection {

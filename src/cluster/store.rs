@@ -38,6 +38,11 @@ pub(crate) trait Cached:
         None
     }
 
+    /// False if no caller uses the object in this state: it is not cached.
+    fn is_kept(&self) -> bool {
+        true
+    }
+
     /// True if nothing that any caller uses has changed since `before`.
     fn is_as(&self, _before: &Self) -> bool {
         false
@@ -87,6 +92,10 @@ impl<T> Default for CacheState<T> {
 impl<T: Cached> CacheState<T> {
     /// Stores an object. False if nothing that any caller uses has changed.
     fn insert(&mut self, key: String, object: Arc<T>) -> bool {
+        let was_refused = self.quota.forget(&key);
+        if !object.is_kept() {
+            return self.take(&key) || was_refused;
+        }
         if let Some(cached) = self.objects.get_mut(&key)
             && object.is_as(cached)
         {
@@ -96,6 +105,7 @@ impl<T: Cached> CacheState<T> {
         }
         let is_new = !self.take(&key);
         if !self.quota.admits(&T::kind(&()), object.share(), is_new) {
+            self.quota.refuse(key);
             return true;
         }
         for group in object.groups() {
@@ -144,6 +154,12 @@ impl<T: Cached> Store<T> {
     /// All cached objects, by key.
     pub(crate) fn list(&self) -> Vec<Arc<T>> {
         self.shared.read(|view| view.objects.values().cloned().collect())
+    }
+
+    /// The same, and true if no object of this namespace is missing because it was too large to be cached.
+    pub(crate) fn list_with(&self, namespace: &str) -> (Vec<Arc<T>>, bool) {
+        self.shared
+            .read(|view| (view.objects.values().cloned().collect(), !view.quota.has_refused(namespace)))
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Arc<T>> {
@@ -236,8 +252,22 @@ impl<T> Shared<T> {
 }
 
 impl<T: Cached> Shared<T> {
-    /// Replaces the cache by a complete list.
-    fn replace(&self, objects: Vec<T>) {
+    /// True if an object of a list is cached; `quota` counts the objects of the list.
+    fn admits(&self, object: &T, quota: &mut Quota) -> bool {
+        if !object.is_kept() {
+            return false;
+        }
+        let key = object.key();
+        let is_new = self.read(|view| !view.objects.contains_key(&key));
+        let is_admitted = quota.admits(&T::kind(&()), object.share(), is_new);
+        if !is_admitted {
+            quota.refuse(key);
+        }
+        is_admitted
+    }
+
+    /// Replaces the cache by a complete list, whose objects were counted in `quota`.
+    fn replace(&self, objects: Vec<T>, quota: Quota) {
         let objects: BTreeMap<_, _> =
             objects.into_iter().map(|object| (object.key(), Arc::new(object))).collect();
         self.change(|view| {
@@ -246,6 +276,7 @@ impl<T: Cached> Shared<T> {
             for key in gone {
                 view.take(&key);
             }
+            view.quota.take_refused(quota);
             for (key, object) in objects {
                 let version = |object: &Arc<T>| (object.uid(), object.resource_version());
                 if view.objects.get(&key).is_none_or(|cached| version(cached) != version(&object)) {
@@ -272,6 +303,7 @@ impl<T: Cached> Shared<T> {
 
     fn remove(&self, key: &str, uid: Option<&str>) {
         self.change(|view| {
+            view.quota.forget(key);
             // An object that was created again under the same key has another uid; a late deletion must not remove
             // it.
             if view.objects.get(key).is_some_and(|cached| cached.uid().as_deref() == uid) {
@@ -345,7 +377,7 @@ mod tests {
         shared.upsert(pod("a", 12, ""));
         assert_eq!(versions(&shared), [("a".into(), "13".into())]);
         // A list replaces the cache, even if the cached state is newer.
-        shared.replace(vec![pod("a", 5, "")]);
+        shared.replace(vec![pod("a", 5, "")], Quota::default());
         assert_eq!(versions(&shared), [("a".into(), "5".into())]);
     }
 
@@ -367,6 +399,26 @@ mod tests {
         let gone = pod("a", 12, "static");
         shared.remove(&gone.key(), gone.uid().as_deref());
         assert_eq!(versions(&shared), [("b".into(), "11".into())]);
+    }
+
+    #[tokio::test]
+    async fn what_is_cached_stays_although_a_list_has_more_of_other_namespaces_than_there_is_for_all() {
+        let shared = shared();
+        let text = "x".repeat(2 << 20);
+        let large = |namespace: &str, uid: u32| {
+            let metadata = serde_json::json!({"name": "web", "namespace": namespace, "uid": uid.to_string(),
+                "resourceVersion": "1", "annotations": {"inplace.dev/request": text}});
+            serde_json::from_value::<Pod>(serde_json::json!({ "metadata": metadata })).unwrap()
+        };
+        shared.put(large("shop", 0));
+        let mut quota = Quota::default();
+        let admitted = (1..20).filter(|uid| {
+            let other = large(&format!("other-{}", uid / 3), *uid);
+            shared.admits(&other, &mut quota)
+        });
+        assert_eq!(admitted.count(), 15, "there is no more for all");
+        assert!(!shared.admits(&large("bank", 20), &mut quota), "a new one");
+        assert!(shared.admits(&large("shop", 0), &mut quota), "it is cached");
     }
 
     #[test]

@@ -35,6 +35,11 @@ pub(crate) trait Trim: Clone + std::fmt::Debug + Send + Sync + Sized + 'static {
     /// See [`Cached::groups`].
     fn groups(&self, meta: &ObjectMeta) -> Vec<String>;
 
+    /// See [`Cached::is_kept`].
+    fn is_kept(&self) -> bool {
+        true
+    }
+
     /// True if this is equal to `before`, regardless of the versions.
     fn is_unchanged_since(&self, before: &Self) -> bool;
 
@@ -118,6 +123,10 @@ impl<T: Trim> Cached for Trimmed<T> {
         })
     }
 
+    fn is_kept(&self) -> bool {
+        self.value.is_kept()
+    }
+
     fn is_as(&self, before: &Self) -> bool {
         let rest = |object: &Self| ObjectMeta { resource_version: None, ..object.meta.clone() };
         rest(self) == rest(before) && self.value.is_unchanged_since(&before.value)
@@ -160,7 +169,7 @@ pub(crate) fn watched<T: Trim>(event: &[u8]) {
     if let Ok(Added(object) | Modified(object) | Deleted(object)) =
         serde_json::from_slice::<kube::core::WatchEvent<Trimmed<T>>>(event)
     {
-        let _ = (object.key(), object.groups(), object.share(), object.is_as(&object));
+        let _ = (object.key(), object.groups(), object.share(), object.is_kept(), object.is_as(&object));
     }
 }
 
@@ -179,8 +188,16 @@ pub(crate) fn within(namespace: &str) -> String {
     format!("in/{namespace}")
 }
 
-pub(crate) fn meta_of(value: &Value) -> ObjectMeta {
-    value.get("metadata").and_then(|meta| ObjectMeta::deserialize(meta).ok()).unwrap_or_default()
+/// The metadata of an object. Managed fields that cannot be read are removed from it: a user may write any time into
+/// them.
+pub(crate) fn meta_of(object: &mut Value) -> ObjectMeta {
+    let Some(meta) = object.get_mut("metadata") else { return ObjectMeta::default() };
+    ObjectMeta::deserialize(&*meta).unwrap_or_else(|_| {
+        if let Some(fields) = meta.as_object_mut() {
+            fields.remove("managedFields");
+        }
+        ObjectMeta::deserialize(&*meta).unwrap_or_default()
+    })
 }
 
 /// Parses an object; logs if it is unreadable. The parser's message is not logged, because it contains values.
@@ -203,4 +220,27 @@ pub(crate) fn readable<T: Resource<DynamicType = ()> + DeserializeOwned>(
 
 pub(crate) fn namespace(meta: &ObjectMeta) -> &str {
     meta.namespace.as_deref().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn managed_fields_that_cannot_be_read_do_not_hide_the_metadata() {
+        let of = |time: &str| {
+            json!({"metadata": {"namespace": "shop", "name": "web",
+                "managedFields": [{"manager": "curl", "time": time}]}})
+        };
+        let meta = meta_of(&mut of("2026-11-20T10:00:00Z"));
+        assert!(meta.managed_fields.is_some_and(|fields| fields.len() == 1));
+        let mut odd = of("9999-12-31T23:59:59Z");
+        let meta = meta_of(&mut odd);
+        assert_eq!((namespace(&meta), meta.name.as_deref()), ("shop", Some("web")));
+        // The kind reads the rest of the object.
+        assert_eq!(odd, json!({"metadata": {"namespace": "shop", "name": "web"}}));
+        assert_eq!(meta_of(&mut json!({})), ObjectMeta::default());
+    }
 }

@@ -170,8 +170,8 @@ impl Trim for CachedDisruption {
 
     const OLDER: Option<&'static str> = Some("v1beta1");
 
-    fn trim(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
+    fn trim(mut source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&mut source);
         // A budget that is not cached would allow its pods, so the number of budgets has no limit.
         let is_small =
             source.pointer("/spec/selector").is_none_or(|selector| memory(selector) <= MAX_SELECTOR);

@@ -95,12 +95,12 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         entry.running = false;
         entry.unconfirmed = outcome.unconfirmed;
         let changed = entry.due.take();
-        let mut again = outcome.again.map(|pause| now + pause);
+        let mut again = outcome.again;
         if outcome.failed {
             let pause = BACKOFF.after(entry.failures);
             entry.failures = entry.failures.saturating_add(1);
             entry.rest = Some(now + pause);
-            again = entry.rest;
+            again = Some(pause);
         } else {
             (entry.failures, entry.rest) = (0, None);
         }
@@ -109,11 +109,12 @@ impl<K: Clone + Ord + Hash> Queue<K> {
                 if entry.conflicts < USUAL_CONFLICTS { MAX_PAUSE_AFTER_CONFLICT } else { MAX_PAUSE };
             let pause = BACKOFF.after(entry.conflicts).min(longest);
             entry.conflicts = entry.conflicts.saturating_add(1);
-            again = Some(again.map_or(now + pause, |again| again.min(now + pause)));
+            // Not sooner either: without a change the conflict would be the same.
+            again = Some(pause);
         } else {
             entry.conflicts = 0;
         }
-        for due in [changed, again].into_iter().flatten() {
+        for due in changed.into_iter().chain(again.map(|pause| now + pause)) {
             self.set(key, due);
         }
         // An entry that is idle, or whose object is gone, is dropped: the next change creates it again.
@@ -216,6 +217,25 @@ mod tests {
         assert_eq!(pauses[11], MAX_PAUSE, "this is no other client's write");
         queue.enqueue(&key("a"), 1, now);
         assert_eq!(queue.due(), Some(now + SETTLE), "a change is not delayed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conflict_rests_also_when_the_object_is_to_be_reconciled_at_once() {
+        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        let at_once = |stale| Outcome { stale, again: Some(Duration::ZERO), ..Outcome::default() };
+        queue.enqueue(&key("a"), 1, now);
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            now = queue.due().unwrap();
+            queue.take(now).unwrap();
+            queue.end(&key("a"), at_once(true), now);
+            pauses.push(queue.due().unwrap() - now);
+        }
+        assert_eq!(pauses, [FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4]);
+        now = queue.due().unwrap();
+        queue.take(now).unwrap();
+        queue.end(&key("a"), at_once(false), now);
+        assert_eq!(queue.due(), Some(now), "there was no conflict");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! Converts the runtime's answers to a snapshot in the types of `operation`.
 //!
 //! Must not decide anything, nor pass on environment values or configurations. Called every few milliseconds while a
-//! container is being replaced: two queries, and one more for each container of interest.
+//! container is being replaced: two queries, and one more for each container of interest, or two on CRI-O before 1.28.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -35,8 +35,11 @@ pub async fn observe(client: &Client, asked: &Asked, names: Option<&[&str]>) -> 
     // Concurrently: a container may be down while the caller waits for the answers.
     let mut answers = JoinSet::new();
     for listed in listed {
-        let seen = container(listed);
+        let mut seen = container(listed);
         let wanted = names.is_none_or(|names| names.contains(&seen.name.as_str()));
+        if wanted && !seen.fence {
+            resolve(client, &mut seen.image_id).await?;
+        }
         // The status of a container that never ran adds nothing.
         if wanted && !seen.fence && seen.state != State::Created {
             let client = client.clone();
@@ -207,6 +210,22 @@ fn container(listed: v1::Container) -> Container {
 /// The runtime's ID of the image of a listed container.
 pub fn image_id(listed: v1::Container) -> String {
     container(listed).image_id
+}
+
+/// Replaces the name of an image by its ID, by which images are compared. CRI-O before 1.28 lists the image of a
+/// container by a digest of its repository. A name that the runtime does not know stays.
+async fn resolve(client: &Client, image: &mut String) -> Result<(), Error> {
+    if image.is_empty() || is_id(image) {
+        return Ok(());
+    }
+    let known = match client.image(image, false).await {
+        Err(error) if !error.class.is_unavailable() => None,
+        answer => answer?.and_then(|answer| answer.image),
+    };
+    if let Some(known) = known {
+        *image = known.id;
+    }
+    Ok(())
 }
 
 /// Adds the data that only the container's own status contains, which is also newer than the list.

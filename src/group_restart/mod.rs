@@ -1,8 +1,9 @@
 //! Restart of a group after a failure: whether a failed container of one pod restarts all pods of its group.
 //!
 //! A failure is open until its container has been started again by an operation, which a later group restart does for all
-//! failures before it. Each failure begins at most one group restart, and soon or never: what was left to its kubelet is
-//! not restarted hours later. Pure: reads no clock, and creates nothing.
+//! failures before it. One that was begun answers all failures before its new containers start, also if it ends before
+//! that. So each failure begins at most one group restart, and soon or never: what was left to its kubelet is not
+//! restarted hours later. Pure: reads no clock, and creates nothing.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -18,10 +19,14 @@ pub struct GroupPod {
     pub name: String,
     /// The uid of the pod.
     pub uid: String,
+    /// When it was created.
+    pub created: Option<Timestamp>,
     /// The last failure that its agent has reported, if it is open.
     pub failure: Option<GroupFailure>,
     /// The text of its policy.
     pub policy: String,
+    /// The uid of the rollout that has restarted the pod last, if the failure came after that.
+    pub restarted_by: Option<String>,
 }
 
 /// A group restart that was begun after a failure.
@@ -29,10 +34,21 @@ pub struct GroupPod {
 pub struct Earlier {
     /// The name of its rollout.
     pub name: String,
+    /// The uid of its rollout.
+    pub uid: String,
     /// When it was created.
     pub created: Timestamp,
-    /// True once it has ended.
-    pub has_ended: bool,
+    /// When the agents were asked to start the new containers.
+    pub started: Option<Timestamp>,
+    /// When it ended, or was deleted before its end.
+    pub ended: Option<Timestamp>,
+}
+
+impl Earlier {
+    /// The failures until then are part of it.
+    fn until(&self) -> Option<Timestamp> {
+        Some(self.started.or(self.ended)?.max(self.created))
+    }
 }
 
 /// What follows for a group.
@@ -104,7 +120,7 @@ pub fn decide(group: &str, pods: &[GroupPod], earlier: &[Earlier], now: Timestam
     let mut decision = Decision::default();
     let mut open: Vec<_> = pods.iter().filter_map(|pod| Some((pod, pod.failure.as_ref()?))).collect();
     // A group restart in progress restarts the containers of all failures before it.
-    if open.is_empty() || earlier.iter().any(|one| !one.has_ended) {
+    if open.is_empty() || earlier.iter().any(|one| one.ended.is_none()) {
         return decision;
     }
     open.sort_by_key(|(pod, failure)| (failure.finished_at, &pod.name));
@@ -149,7 +165,7 @@ impl Case<'_> {
             }
         };
         let name = self.name();
-        if earlier.iter().any(|one| one.name == name) {
+        if self.is_answered(&name, earlier) {
             return Step::Nothing;
         }
         if !policy.restarts(failure.exit_code) {
@@ -191,6 +207,20 @@ impl Case<'_> {
             barrier: policy.barrier,
             barrier_seconds: policy.barrier_timeout.as_secs(),
             allow_stale_env: policy.allow_stale_env,
+        })
+    }
+
+    /// True if a group restart was begun for this failure, whose rollout has this name, or for one that it is part of.
+    fn is_answered(self, name: &str, earlier: &[Earlier]) -> bool {
+        let Self { pod, failure, .. } = self;
+        // Clocks of nodes differ: what fails in a pod that a group restart has started is never part of that one.
+        let own = earlier.iter().find(|one| pod.restarted_by.as_ref() == Some(&one.uid));
+        let last = own.map(|one| one.created);
+        earlier.iter().any(|one| {
+            let is_part = one.until().is_some_and(|until| failure.finished_at <= until);
+            // A pod that was created later is no member.
+            let is_member = pod.created <= Some(one.created);
+            one.name == name || is_part && is_member && last < Some(one.created)
         })
     }
 

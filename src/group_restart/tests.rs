@@ -16,7 +16,8 @@ fn failed(exit_code: i32, second: i64) -> GroupFailure {
 
 fn pod(name: &str, failure: Option<(i32, i64)>) -> GroupPod {
     let failure = failure.map(|(exit_code, second)| failed(exit_code, second));
-    GroupPod { name: name.into(), uid: format!("uid-{name}"), failure, policy: String::new() }
+    let uid = format!("uid-{name}");
+    GroupPod { name: name.into(), uid, created: None, failure, policy: String::new(), restarted_by: None }
 }
 
 fn status(phase: &str, container: &str, started: Option<i64>, in_group: bool) -> Status {
@@ -31,7 +32,8 @@ fn status(phase: &str, container: &str, started: Option<i64>, in_group: bool) ->
 }
 
 fn earlier(name: &str, second: i64, has_ended: bool) -> Earlier {
-    Earlier { name: name.into(), created: at(second), has_ended }
+    let ended = has_ended.then(|| at(second));
+    Earlier { name: name.into(), uid: format!("r-{name}"), created: at(second), started: None, ended }
 }
 
 fn restart(decision: &Decision) -> Restart {
@@ -80,6 +82,59 @@ fn a_failure_whose_group_restart_failed_begins_no_other_one() {
     let failed = [pod("a", Some((1, 10)))];
     let name = restart(&decide("train", &failed, &[], at(11))).name;
     assert_eq!(decide("train", &failed, &[earlier(&name, 11, true)], at(60)), Decision::default());
+}
+
+/// Several workers fail within a second: each one ends when its neighbour does not answer.
+#[test]
+fn failures_before_the_new_containers_start_are_one_group_restart() {
+    let pods = [pod("a", Some((1, 10))), pod("b", Some((137, 12)))];
+    let begun = restart(&decide("train", &pods[..1], &[], at(11)));
+    let next = |created: i64, started: Option<i64>, ended: i64| {
+        let (started, ended) = (started.map(at), Some(at(ended)));
+        let one = Earlier { started, ended, ..earlier(&begun.name, created, true) };
+        decide("train", &pods, &[one], at(60)).restart.map(|begun| begun.pod)
+    };
+    assert_eq!(next(13, None, 43), None, "it could not be prepared, and was created after both");
+    assert_eq!(next(11, None, 41), None, "one has failed during the preparation");
+    assert_eq!(next(11, Some(15), 41), None, "a pod of it has failed");
+    assert_eq!(next(13, Some(12), 12), None, "another clock");
+    let other = Some("b".to_owned());
+    assert_eq!(next(10, None, 11), other, "one has failed after it had ended");
+    assert_eq!(next(10, Some(11), 41), other, "one has failed after the start");
+}
+
+/// The clock of the node is behind that of the controller.
+#[test]
+fn what_fails_in_a_pod_that_was_restarted_is_part_of_a_later_group_restart_only() {
+    let mut failed = [pod("a", Some((1, 10)))];
+    let first = Earlier { started: Some(at(20)), ..earlier("t-1", 15, true) };
+    assert_eq!(decide("train", &failed, std::slice::from_ref(&first), at(60)), Decision::default());
+    failed[0].restarted_by = Some(first.uid.clone());
+    restart(&decide("train", &failed, std::slice::from_ref(&first), at(60)));
+    let both = [earlier("t-0", 12, true), first.clone()];
+    restart(&decide("train", &failed, &both, at(60)));
+    let both = [first, earlier("t-2", 30, true)];
+    assert_eq!(decide("train", &failed, &both, at(60)), Decision::default());
+}
+
+#[test]
+fn what_fails_in_a_pod_that_was_created_later_is_not_part_of_a_group_restart() {
+    let first = [Earlier { started: Some(at(20)), ..earlier("t-1", 15, true) }];
+    let mut failed = [pod("a", Some((1, 18)))];
+    failed[0].created = Some(at(15));
+    assert_eq!(decide("train", &failed, &first, at(60)), Decision::default());
+    failed[0].created = Some(at(16));
+    restart(&decide("train", &failed, &first, at(60)));
+}
+
+#[test]
+fn a_failure_follows_the_group_restart_that_has_started_its_pod() {
+    for (started, in_group, follows) in
+        [(Some(9), true, true), (Some(11), true, false), (None, true, false), (Some(9), false, false)]
+    {
+        let status = status("Succeeded", "app", started, in_group);
+        assert_eq!(failed(1, 10).follows(&status), follows, "{started:?} {in_group}");
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::node::lost_time::LostTime;
 use crate::node::obsolete::{is_obsolete, outdated};
 use crate::node::reread::Reread;
 use crate::node::standby;
-use crate::node::time_limits;
+use crate::node::time_limits::{self, JOURNAL_LIMIT};
 use crate::operation::effect::{Effect, Verb};
 use crate::operation::end::undecided;
 use crate::operation::next::{Next, Waiting, next, unseen};
@@ -193,7 +193,8 @@ pub(super) async fn drive(
 
 /// Writes to the journal when the grace period began and how far the pod is in a group restart, if that has changed: the
 /// node does not show it. How far the pod is in a group restart is reported after that, because the other pods rely on it: an
-/// agent that starts again takes it back only if the disk has failed.
+/// agent that starts again takes it back only if the disk has failed. While the disk is slow, an untouched pod is not
+/// reported; the next round tries again.
 async fn record_waits(
     journal: &mut JournalWriter,
     entry: &mut Entry,
@@ -205,13 +206,18 @@ async fn record_waits(
     if written.drain == operation.drain && !is_further {
         return;
     }
-    entry.open = Some(operation.clone());
-    if let Err(error) = write(journal, entry, operation).await {
-        tracing::warn!(
+    let earlier = entry.open.replace(operation.clone());
+    match write_within(journal, entry, JOURNAL_LIMIT).await {
+        Err(JournalError::Late { .. }) if is_further && !operation.touched() => {
+            entry.open = earlier;
+            return;
+        }
+        Err(error) => tracing::warn!(
             pod = %operation.pod,
             %error,
             "the journal cannot be written: if this process dies, the pod is drained again, or waits for its group again"
-        );
+        ),
+        Ok(()) => {}
     }
     if is_further {
         observer(OperationEvent::Status(&report::status(operation)));
@@ -245,7 +251,7 @@ async fn conclude(
     entry.owed_gate = operation.owed_gate(entry.owed_gate);
     entry.remember_hashes(operation);
     entry.conclude(status.clone());
-    let written = write(journal, &entry, operation).await;
+    let written = write_within(journal, &entry, JOURNAL_LIMIT).await;
     observer(OperationEvent::Status(&status));
     if let Err(error) = written {
         node.permit.give_back();
@@ -291,7 +297,7 @@ async fn take_in_measurements(
     let updates = hooks.take_in(operation);
     if updates.finished {
         entry.open = Some(operation.clone());
-        if let Err(error) = write(journal, entry, operation).await {
+        if let Err(error) = write_within(journal, entry, JOURNAL_LIMIT).await {
             tracing::warn!(
                 pod = %operation.pod,
                 %error,
@@ -344,9 +350,7 @@ fn listen(node: &Node, operation: &Operation, slices: &mut Option<PodSlices>) ->
 /// What is known about the group restart that the operation is part of.
 fn signal(node: &Node, operation: &Operation) -> GroupSignal {
     let groups = node.groups.as_ref().zip(operation.group.as_ref());
-    groups.map_or(GroupSignal::Unknown, |(groups, group)| {
-        groups.signal(&group.task.rollout, &operation.pod.uid)
-    })
+    groups.map_or(GroupSignal::Unknown, |(groups, group)| groups.signal(&group.task.rollout, &operation.pod))
 }
 
 /// Adds what proves a standby to `snapshot`; `None` after a shutdown or withdrawal signal. Boxed by the caller: few operations
@@ -410,11 +414,23 @@ struct EffectContext<'a> {
     watch: &'a mut clock::Watch,
 }
 
+/// Replaces the record of an effect that is not carried out. Its write may still reach the disk: the next process must
+/// not take the effect for one that was begun.
+async fn take_back(journal: &mut JournalWriter, entry: &mut Entry, operation: &Operation) {
+    entry.open = Some(operation.clone());
+    entry.intent = None;
+    // Behind an earlier write, a write waits for what exceeds the first `JOURNAL_LIMIT`.
+    if let Err(error) = write_within(journal, entry, 2 * JOURNAL_LIMIT).await {
+        tracing::warn!(pod = %operation.pod, %error, "the journal may hold an effect that has not begun");
+    }
+}
+
 /// Journals `effect`, carries it out, and records the result.
 ///
 /// If the journal cannot be written and no container was touched yet, the operation ends instead, and cleans up what
-/// it has created without the journal. After a container was touched, the operation goes on without the write: the
-/// journal holds enough to continue from an observation, and a container that is down must come up.
+/// it has created without the journal; a shutdown or withdrawal signal ends the wait for the write. After a container
+/// was touched, the operation goes on without the write: the journal holds enough to continue from an observation, and
+/// a container that is down must come up.
 async fn act(
     EffectContext { node, journal, executor, watch }: EffectContext<'_>,
     entry: &mut Entry,
@@ -433,7 +449,17 @@ async fn act(
     operation.begin(effect, decided_at);
     entry.open = Some(operation.clone());
     entry.intent = Some(effect.clone());
-    if let Err(error) = write_within(journal, entry, limit_of_write).await {
+    let written = tokio::select! {
+        written = write_within(journal, entry, limit_of_write) => written,
+        // The next decision takes the signal into account.
+        () = reported(control), if is_free && !is_ending => {
+            if let Some(before) = before {
+                *operation = before;
+            }
+            return take_back(journal, entry, operation).await;
+        }
+    };
+    if let Err(error) = written {
         if let Some(before) = before {
             *operation = before;
             let failure = Failure::Journal { message: error.to_string() };
@@ -496,7 +522,7 @@ async fn act(
     // The time of this effect cannot be observed later, and other times are counted from it.
     if matches!(effect.verb(), Verb::Gate | Verb::Respec) {
         entry.open = Some(operation.clone());
-        if let Err(error) = write(journal, entry, operation).await {
+        if let Err(error) = write_within(journal, entry, JOURNAL_LIMIT).await {
             tracing::error!(pod = %operation.pod, %error, "the effect cannot be written to the journal");
         }
     }
@@ -557,15 +583,6 @@ async fn reported(control: &mut ControlHandle) {
         () = shutdown.cancelled() => {}
         () = withdrawn => {}
     }
-}
-
-/// Writes the journal, within [`time_limits::journal_write`].
-async fn write(
-    journal: &mut JournalWriter,
-    entry: &Entry,
-    operation: &Operation,
-) -> Result<(), JournalError> {
-    write_within(journal, entry, time_limits::journal_write(operation)).await
 }
 
 pub(super) async fn write_within(

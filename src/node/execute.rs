@@ -9,7 +9,7 @@ use crate::api::pod_ref::PodRef;
 use crate::cluster;
 use crate::cluster::pods::NodePods;
 use crate::cri::client::Client;
-use crate::cri::clone::{self, Source};
+use crate::cri::clone::{self, ImageUser, Source};
 use crate::cri::proto::v1;
 use crate::failure::Class;
 use crate::node::Node;
@@ -23,6 +23,7 @@ use crate::node::pull_source;
 use crate::node::pulls::Pulls;
 use crate::operation::effect::{Effect, EffectError, EffectOutput, ImageChoice, Leftover};
 use crate::operation::report;
+use crate::operation::snapshot::UserSource;
 use crate::operation::state::Operation;
 use crate::process::clock;
 
@@ -44,6 +45,8 @@ pub(super) struct EffectExecutor {
     pub(super) pod: PodRef,
     sandbox_id: String,
     pub(super) operation_id: String,
+    /// Where the kubelet takes the user of each container from.
+    users: HashMap<String, UserSource>,
     /// Configurations of containers, including secrets. Read before the stop, so that no request is necessary while
     /// the container is down. In memory only.
     sources: HashMap<String, Source>,
@@ -79,6 +82,7 @@ impl EffectExecutor {
             pod: operation.pod.clone(),
             sandbox_id: operation.sandbox_id.clone(),
             operation_id: operation.request.id.clone(),
+            users: operation.targets.iter().map(|target| (target.name.clone(), target.user)).collect(),
             sources: HashMap::new(),
             sandbox: None,
             link: None,
@@ -141,7 +145,7 @@ impl EffectExecutor {
                     let status = report::status(operation);
                     bounded(limit, self.cluster()?.may_respec(&self.pod, container, images, &status)).await?;
                 }
-                self.standby(&client, source, *attempt, image.as_ref()).await
+                self.standby(&client, container, source, *attempt, image.as_ref()).await
             }
             Effect::StopStandby { container, id, grace_seconds, pre_stop, .. } => {
                 let grace = Duration::from_secs(*grace_seconds);
@@ -244,6 +248,7 @@ impl EffectExecutor {
     ) -> Result<EffectOutput, EffectError> {
         let operation_id = self.operation_id.clone();
         let source_id = source;
+        let user = self.image_user(container, image).await?;
         self.read_again(source_id).await;
         let newest = match limits {
             Some(id) => self.newest(container, id).await,
@@ -251,6 +256,9 @@ impl EffectExecutor {
         };
         let source = self.source(source_id).await?;
         let mut config = source.replacement(attempt, image, &operation_id);
+        if let Some(user) = user {
+            user.give(&mut config);
+        }
         if let Some(newest) = newest {
             newest.limit(&mut config);
         }
@@ -304,7 +312,13 @@ impl EffectExecutor {
     async fn link_of(&self, operation: &Operation, container: &str, id: &str) -> Option<Link> {
         let old =
             operation.targets.iter().find(|target| target.name == container)?.from.container_id.as_str();
-        let log = self.client.container(id, false).await.ok()??.status?.log_path;
+        let log = match self.client.container(id, false).await {
+            Ok(answer) => answer?.status?.log_path,
+            Err(error) => {
+                tracing::warn!(pod = %self.pod, container, %error, "a symbolic link for log shippers is missing");
+                return None;
+            }
+        };
         // It is an absolute path.
         let link = |id: &str| clone::legacy_log_link(&self.pod, container, id, "/", &log);
         let ((old, _), (new, target)) = link(old).zip(link(id))?;
@@ -336,6 +350,31 @@ impl EffectExecutor {
             files::remove(log.log_path.into()).await;
         }
         Ok(EffectOutput::Nothing)
+    }
+
+    /// The user of a clone of `container` from `image`, where its kubelet would take it from the image. `None` if the
+    /// clone keeps the user of its source.
+    pub(super) async fn image_user(
+        &self,
+        container: &str,
+        image: Option<&ImageChoice>,
+    ) -> Result<Option<ImageUser>, EffectError> {
+        let from = self.users.get(container).copied().unwrap_or_default();
+        let Some(image) = image.filter(|_| from != UserSource::Spec) else { return Ok(None) };
+        let found = self.client.image(&image.id, false).await?.and_then(|answer| answer.image);
+        let Some(found) = found else {
+            let message = format!("the image {} ({}) is no longer on the node", image.reference, image.id);
+            return Err(EffectError { class: Class::Gone, message });
+        };
+        let user = ImageUser::of(found);
+        if from == UserSource::ImageNotRoot && user.may_be_root() {
+            let message = format!(
+                "the image {} runs as root, or its user is not a number: its kubelet refuses it (runAsNonRoot)",
+                image.reference
+            );
+            return Err(EffectError { class: Class::Final, message });
+        }
+        Ok(Some(user))
     }
 
     /// The configuration of the container `id`, read once.

@@ -73,7 +73,13 @@ impl EffectExecutor {
             let id = self.clone_holds(client, wanted, wanted.attempt.saturating_add(1)).await?;
             remove(client, &id).await?;
         }
-        match self.process_holds(client, wanted, &holder).await {
+        let mut held = self.process_holds(client, wanted, &holder).await;
+        if held.as_ref().is_err_and(|effect_error| effect_error.class == Class::Gone)
+            && let Some(other) = self.holder_instead_of(client, &holder).await?
+        {
+            held = self.process_holds(client, wanted, &other).await;
+        }
+        match held {
             Ok(()) => Ok(EffectOutput::Nothing),
             Err(effect_error)
                 if effect_error.class.is_unavailable() || effect_error.class == Class::NameTaken =>
@@ -96,7 +102,15 @@ impl EffectExecutor {
     /// The image for the process of a fence, if one is on the node.
     async fn holder(&self, client: &Client) -> Result<Option<String>, EffectError> {
         let Some(holder) = &self.holder else { return Ok(None) };
-        Ok(holder.image(client).await?.map(str::to_owned))
+        Ok(holder.image(client).await?)
+    }
+
+    /// Another image for it: `gone` may have been removed from the node since it was found.
+    async fn holder_instead_of(&self, client: &Client, gone: &str) -> Result<Option<String>, EffectError> {
+        if let Some(holder) = &self.holder {
+            holder.forget(gone);
+        }
+        Ok(self.holder(client).await?.filter(|image| image != gone))
     }
 
     async fn clone_holds(
@@ -106,7 +120,11 @@ impl EffectExecutor {
         attempt: u32,
     ) -> Result<String, EffectError> {
         let operation_id = self.operation_id.clone();
-        let config = self.source(wanted.source).await?.fence(attempt, wanted.image, &operation_id);
+        let user = self.image_user(wanted.container, wanted.image).await?;
+        let mut config = self.source(wanted.source).await?.fence(attempt, wanted.image, &operation_id);
+        if let Some(user) = user {
+            user.give(&mut config);
+        }
         self.create(client, config).await
     }
 

@@ -1,11 +1,11 @@
 //! Finds the image for the process that holds a container name while the container is replaced: an image that
 //! contains this program and is already on the node. In a DaemonSet that is the agent's own image.
 //!
-//! Pulls nothing. If no image is found, the search is repeated for the next fence. Without such an image, containers
-//! that are created and not started hold the names.
+//! Pulls nothing. If no image is found, or the image is no longer on the node, the search is repeated for the next
+//! fence. Without such an image, containers that are created and not started hold the names.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::api::annotation;
 use crate::cri::client::Client;
@@ -28,11 +28,11 @@ pub struct HolderArgs {
     pub pod_uid: Option<String>,
 }
 
-/// The image for fence processes. It is searched for on demand, until it is found.
+/// The image for fence processes. It is searched for on demand, until it is found, and again once it is gone.
 #[derive(Clone, Debug)]
 pub struct Holder {
     wanted: HolderArgs,
-    found: Arc<OnceLock<String>>,
+    found: Arc<Mutex<Option<String>>>,
     /// Whether the absence of an image was logged.
     reported: Arc<AtomicBool>,
 }
@@ -44,13 +44,26 @@ impl Holder {
     }
 
     /// The runtime's ID of the image, if the image is on the node.
-    pub(super) async fn image(&self, client: &Client) -> Result<Option<&str>, Error> {
-        if self.found.get().is_none()
-            && let Some(image) = self.find(client).await?
-        {
-            return Ok(Some(self.found.get_or_init(|| image)));
+    pub(super) async fn image(&self, client: &Client) -> Result<Option<String>, Error> {
+        let known = self.found().clone();
+        if known.is_some() {
+            return Ok(known);
         }
-        Ok(self.found.get().map(String::as_str))
+        let image = self.find(client).await?;
+        self.found().clone_from(&image);
+        Ok(image)
+    }
+
+    /// Searches for the image again next time: `image` is gone.
+    pub(super) fn forget(&self, image: &str) {
+        let mut found = self.found();
+        if found.as_deref() == Some(image) {
+            *found = None;
+        }
+    }
+
+    fn found(&self) -> MutexGuard<'_, Option<String>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn find(&self, client: &Client) -> Result<Option<String>, Error> {

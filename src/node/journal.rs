@@ -23,10 +23,11 @@
 //! The file `<uid>.panics` beside it has one line, the request ID, for each panic that ended the process while it
 //! worked on that request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
+use std::io;
 use std::mem;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -282,8 +283,7 @@ impl Journal {
     pub fn open(state: &Path) -> Result<Self, JournalError> {
         let folder = state.join("journal");
         // The files hold hook arguments and messages of programs, so only root may read them.
-        let made = std::fs::create_dir_all(&folder)
-            .and_then(|()| std::fs::set_permissions(&folder, Permissions::from_mode(0o700)));
+        let made = std::fs::create_dir_all(&folder).and_then(|()| make_private(&folder));
         made.map_err(|source| JournalError::Io {
             path: folder.clone(),
             doing: "created (run as root, or set another folder with --state-dir)",
@@ -335,18 +335,33 @@ impl Journal {
         })
     }
 
-    /// The uids of all pods that have a file.
-    fn uids(&self) -> Result<Vec<String>, JournalError> {
+    /// The uids of all pods that have a file with this ending.
+    fn uids(&self, ending: &str) -> Result<BTreeSet<String>, JournalError> {
         let io = |source| JournalError::Io { path: self.folder.clone(), doing: "listed", source };
-        let mut uids = Vec::new();
+        let mut uids = BTreeSet::new();
         for item in std::fs::read_dir(&self.folder).map_err(io)? {
             let name = item.map_err(io)?.file_name();
             let name = name.to_string_lossy();
+            let Some((uid, _)) = name.rsplit_once('.').filter(|(_, end)| *end == ending) else { continue };
             // A name that no pod's file has would lead to the file of another pod.
-            let is_own = |uid: &&str| self.path(uid).file_name().is_some_and(|own| own == &*name);
-            uids.extend(name.strip_suffix(".json").filter(is_own).map(str::to_owned));
+            if self.path(uid).with_extension(ending).file_name().is_some_and(|own| own == &*name) {
+                uids.insert(uid.to_owned());
+            }
         }
         Ok(uids)
+    }
+
+    /// The uids of all pods that have a lock or recorded panics and no entry.
+    ///
+    /// # Errors
+    /// When the folder cannot be listed.
+    pub(super) async fn without_entry(&self) -> Result<BTreeSet<String>, JournalError> {
+        let uids = self.run_blocking(File::Folder, "", |journal| {
+            let (locks, panics) = (journal.uids("lock")?, journal.uids("panics")?);
+            let entries = journal.uids("json")?;
+            Ok(locks.into_iter().chain(panics).filter(|uid| !entries.contains(uid)).collect())
+        });
+        uids.await
     }
 
     /// Runs `work` on the file `of` the pod `uid` in a thread outside the executor, bounded by [`CALL_LIMIT`].
@@ -386,7 +401,7 @@ impl Journal {
     /// # Errors
     /// When the folder cannot be listed.
     pub async fn all(&self) -> Result<Vec<Result<Entry, JournalError>>, JournalError> {
-        let uids = self.run_blocking(File::Folder, "", Self::uids).await?;
+        let uids = self.run_blocking(File::Folder, "", |journal| journal.uids("json")).await?;
         let entries = uids.iter().map(|uid| {
             let path = self.path(uid);
             self.run_blocking(File::Entry, uid, move |journal| match read(&path)? {
@@ -399,10 +414,10 @@ impl Journal {
         Ok(join_all(entries).await.into_iter().filter_map(Result::transpose).collect())
     }
 
-    /// Deletes all files of `pod`.
+    /// Deletes all files of `pod`. The lock comes last: whoever holds the next one finds nothing that is still deleted.
     pub fn forget(&self, pod: &PodRef) -> Result<(), JournalError> {
         let path = self.path(&pod.uid);
-        for path in [self.panics_of(pod), path.with_extension("lock"), path] {
+        for path in [self.panics_of(pod), path.clone(), path.with_extension("lock")] {
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                     return Err(JournalError::Io { path, doing: "removed", source });
@@ -435,20 +450,45 @@ impl Journal {
     /// Locks `pod`: this process is the only one that works on it until the lock is dropped.
     pub fn hold(&self, pod: &PodRef) -> Result<PodLock, JournalError> {
         let path = self.path(&pod.uid).with_extension("lock");
-        let file = std::fs::File::create(&path).map_err(|source| JournalError::Io {
-            path,
+        let file = lock_file(&path, std::fs::File::create(&path)).map_err(|source| JournalError::Io {
+            path: path.clone(),
             doing: "locked",
             source,
         })?;
-        Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map(PodLock)
-            .map_err(|_| JournalError::Busy(pod.clone()))
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).ok();
+        // A process that has removed the file since it was opened held the lock.
+        let lock = lock.filter(|file| is_at(file, &path));
+        lock.map(PodLock).ok_or_else(|| JournalError::Busy(pod.clone()))
     }
 }
 
 /// The lock of the process that works on a pod. Released on drop.
 #[derive(Debug)]
 pub struct PodLock(#[expect(dead_code, reason = "held for its drop")] Flock<std::fs::File>);
+
+/// Lets only root use `folder`. A folder that is private already is left as it is: it may be on a read-only disk.
+fn make_private(folder: &Path) -> io::Result<()> {
+    if std::fs::metadata(folder)?.mode() & 0o7777 == 0o700 {
+        return Ok(());
+    }
+    std::fs::set_permissions(folder, Permissions::from_mode(0o700))
+}
+
+/// The lock file at `path`, as it was `created`. One that exists can be locked on a read-only disk as well.
+fn lock_file(path: &Path, created: io::Result<std::fs::File>) -> io::Result<std::fs::File> {
+    match created {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            std::fs::File::open(path).map_err(|_| error)
+        }
+        created => created,
+    }
+}
+
+/// Whether `file` is still the one at `path`: another process would lock another file.
+fn is_at(file: &std::fs::File, path: &Path) -> bool {
+    let present = file.metadata().and_then(|own| Ok((own, std::fs::metadata(path)?)));
+    present.is_ok_and(|(own, there)| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+}
 
 /// Reads the file at `path`; `None` if there is none.
 fn read(path: &Path) -> Result<Option<Entry>, JournalError> {

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::node::journal::{Entry, Journal, JournalError};
+use crate::node::time_limits::JOURNAL_LIMIT;
 use crate::process::backoff::Backoff;
 
 /// The pauses after writes that failed.
@@ -29,11 +30,12 @@ impl JournalWriter {
         Self { journal, under_way: None, next: None }
     }
 
-    /// Writes `entry`, and waits for it no longer than `limit`. Does not wait if an earlier write is late already.
+    /// Writes `entry`, and waits for it no longer than `limit`. If an earlier write is late, that one has used up
+    /// [`JOURNAL_LIMIT`] of it.
     pub(super) async fn write(&mut self, entry: &Entry, limit: Duration) -> Result<(), JournalError> {
         let behind = self.under_way.as_ref().is_some_and(|write| !write.is_finished());
         self.next = Some(entry.clone());
-        let limit = if behind { Duration::ZERO } else { limit };
+        let limit = if behind { limit.saturating_sub(JOURNAL_LIMIT) } else { limit };
         let late = || JournalError::Late { path: self.journal.path(&entry.pod.uid) };
         let late = late();
         timeout(limit, self.finish()).await.unwrap_or(Err(late))

@@ -77,13 +77,18 @@ impl EffectExecutor {
     pub(super) async fn standby(
         &mut self,
         client: &Client,
+        container: &str,
         source: &str,
         attempt: u32,
         image: Option<&ImageChoice>,
     ) -> Result<EffectOutput, EffectError> {
         let operation_id = self.operation_id.clone();
+        let user = self.image_user(container, image).await?;
         let source = self.source(source).await?;
         let mut config = source.standby(attempt, image, &operation_id);
+        if let Some(user) = user {
+            user.give(&mut config);
+        }
         if let Some(log) = source.termination_log() {
             // The message of the standby must not become that of its container.
             let (file, of) = (log.old.display().to_string(), log.clone());

@@ -155,29 +155,47 @@ async fn remove(client: &Client, pod: &PodRef, id: &str, done: &str) -> bool {
     removed.is_ok()
 }
 
-/// Deletes the journals of pods that are gone: a uid is never used again. Files that are open or cannot be read stay
-/// for a person to inspect.
+/// Deletes the journals of pods that are gone, and locks without a journal: a uid is never used again. Files that are
+/// open or cannot be read stay for a person to inspect.
 pub async fn remove_gone(client: &Client, journal: &Journal) -> Result<(), Error> {
-    let there: HashSet<_> = convert::list_pods(client).await?.into_iter().map(|pod| pod.uid).collect();
-    let entries = match journal.all().await {
-        Ok(entries) => entries,
+    let mut gone = match closed(journal).await {
+        Ok(closed) => closed,
         Err(error) => {
             tracing::warn!(%error, "the journal cannot be listed: the journals of deleted pods are removed later");
             return Ok(());
         }
     };
-    for entry in entries.into_iter().flatten() {
-        let pod = entry.pod;
-        if entry.open.is_some() || there.contains(&pod.uid) {
+    // Listed after the files: a pod that has appeared since has none of them.
+    let there: HashSet<_> = convert::list_pods(client).await?.into_iter().map(|pod| pod.uid).collect();
+    gone.retain(|pod| !there.contains(&pod.uid));
+    for pod in gone {
+        // Another process may have begun to work on it.
+        let Ok(lock) = journal.hold_async(&pod).await else { continue };
+        if !has_no_operation(journal, &pod).await {
             continue;
         }
         let of = pod.clone();
-        match journal.run_blocking(File::Entry, &pod.uid, move |journal| journal.forget(&of)).await {
-            Ok(()) => tracing::debug!(%pod, "removed the journal of a deleted pod"),
-            Err(error) => tracing::warn!(%pod, %error, "the journal of a deleted pod cannot be removed"),
+        // The lock stays with the thread, which may outlast this call.
+        let forget = move |journal: &Journal| {
+            let _lock = lock;
+            journal.forget(&of)
+        };
+        match journal.run_blocking(File::Entry, &pod.uid, forget).await {
+            Ok(()) => tracing::debug!(%pod, uid = pod.uid, "removed the journal of a deleted pod"),
+            Err(error) => {
+                tracing::warn!(%pod, uid = pod.uid, %error, "the journal of a deleted pod cannot be removed");
+            }
         }
     }
     Ok(())
+}
+
+/// The pods that have files and no open operation. Only the uid is known of a pod whose request was never begun.
+async fn closed(journal: &Journal) -> Result<Vec<PodRef>, JournalError> {
+    let only = |uid| PodRef { namespace: String::new(), name: String::new(), uid };
+    let without_entry = journal.without_entry().await?.into_iter().map(only);
+    let entries = journal.all().await?.into_iter().flatten().filter(|entry| entry.open.is_none());
+    Ok(entries.map(|entry| entry.pod).chain(without_entry).collect())
 }
 
 /// True for a fence, and for a container that an operation created and that was not started.

@@ -14,9 +14,11 @@ const MAX_REPEATABLE: Duration = Duration::from_secs(15);
 /// node.
 const MAX_FENCE_BACK: Duration = Duration::from_secs(2);
 
-/// Time limit of a journal write after a container was touched. After this limit the operation goes on without the
-/// write, as it does when the disk is full: the container must come up.
+/// Time limit of a journal write that no first touch of a container depends on. After this limit the operation goes on
+/// without the write, as it does when the disk is full: a container that is down must come up.
 pub(super) const JOURNAL_LIMIT: Duration = Duration::from_secs(2);
+/// Time limit of the write before an effect while the pod is drained: it must take traffic again if the disk hangs.
+const DRAINED_JOURNAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit of `effect`. A pull gets all the time that is left. Any other effect gets its own duration and half of
 /// the rest: a call that is never answered must leave time to observe its result and to go on.
@@ -53,10 +55,14 @@ pub(super) fn observation(operation: &Operation) -> Duration {
     share(clock::until(operation.deadline_at), Duration::ZERO)
 }
 
-/// Time limit of a journal write. If a container was touched, and during cleanup, it is [`JOURNAL_LIMIT`]. Otherwise
-/// the write may take until the operation's deadline, and at least [`JOURNAL_LIMIT`].
+/// Time limit of the journal write before an effect. If a container was touched, and during cleanup, it is
+/// [`JOURNAL_LIMIT`]. Otherwise the write may take until the operation's deadline, or [`DRAINED_JOURNAL_LIMIT`], and at
+/// least [`JOURNAL_LIMIT`].
 pub(super) fn journal_write(operation: &Operation) -> Duration {
-    let hurries = operation.touched() || operation.ending.is_some() || operation.outcome.is_some();
-    let left = if hurries { Duration::ZERO } else { clock::until(operation.forward_until()) };
-    left.max(JOURNAL_LIMIT)
+    if operation.touched() || operation.ending.is_some() {
+        return JOURNAL_LIMIT;
+    }
+    let is_drained = operation.drain.as_ref().is_some_and(|drain| drain.begun);
+    let longest = if is_drained { DRAINED_JOURNAL_LIMIT } else { Duration::MAX };
+    clock::until(operation.forward_until()).min(longest).max(JOURNAL_LIMIT)
 }

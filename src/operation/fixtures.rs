@@ -16,7 +16,7 @@ use crate::operation::port::{Listeners, Port};
 use crate::operation::preflight::{Admitted, Hashes, Hooks, Refusal, Runtime, Situation, Source, admit};
 use crate::operation::snapshot::{
     Container, Declared, DeclaredContainer, Gate, Owner, Probed, PullPolicy, RestartPolicy, Sandbox,
-    Snapshot, State,
+    Snapshot, State, UserSource,
 };
 use crate::operation::spec_hash;
 use crate::operation::standby::{counts_sockets, due_probe};
@@ -92,6 +92,7 @@ pub(super) fn pod_in_cluster() -> Snapshot {
         devices: Vec::new(),
         env_from_objects: false,
         sub_path_of_objects: false,
+        user: UserSource::Spec,
         container_id: Some(format!("{name}-2")),
         ready: true,
         started: true,

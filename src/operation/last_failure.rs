@@ -9,6 +9,7 @@ use crate::api::request::OnFailure;
 use crate::api::status::Action;
 use crate::failure::Class;
 use crate::operation::effect::{Effect, EffectError, Verb};
+use crate::operation::outcome::Withdrawal;
 use crate::operation::state::Operation;
 
 /// A failed effect that is being retried.
@@ -42,6 +43,7 @@ impl Operation {
             // Unavailable: the effect may have happened, so observe until the deadline. A taken name on create is handled
             // the same way: another program is creating the container.
             (Class::Unavailable | Class::NotSent, _) | (Class::NameTaken, Verb::Create) => return None,
+            (Class::Denied, Verb::Respec) if self.is_denied_as_replaced() => 5,
             // A fence whose response was lost may still be in creation: its name is taken before a snapshot shows it.
             // And an API server that has just started gets some seconds to load its authorization rules.
             (Class::NameTaken, Verb::Fence | Verb::Standby) | (Class::Denied, _) => 8,
@@ -59,6 +61,15 @@ impl Operation {
             ) => 5,
         };
         (last_failure.count >= tries).then_some(last_failure.effect_error.message.as_str())
+    }
+
+    /// True when the way forward is denied after another request has replaced this one: the admission policy lets the
+    /// agent write only images that the current request names, and those of a rollback.
+    pub(super) fn is_denied_as_replaced(&self) -> bool {
+        let class = self.last_failure.as_ref().map(|last_failure| last_failure.effect_error.class);
+        self.rollback_cause.is_none()
+            && self.withdrawn == Some(Withdrawal::Replaced)
+            && class == Some(Class::Denied)
     }
 
     /// True while a failure leads to a rollback to the old image.

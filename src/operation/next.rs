@@ -15,6 +15,7 @@ use crate::operation::effect::{Effect, Verb};
 use crate::operation::end::end;
 use crate::operation::group;
 use crate::operation::hook::{Moment, Passage, pass};
+use crate::operation::last_failure::LastFailure;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::probe::stopped_by_kubelet;
@@ -93,13 +94,17 @@ fn is_deleted_by_force(operation: &Operation, snapshot: &Snapshot) -> bool {
     operation.in_cluster && snapshot.absent && snapshot.sandbox.as_ref().is_some_and(by_api)
 }
 
-/// The outcome of an operation whose pod could not be observed until its deadline; `None` before the deadline.
+/// The outcome of an operation whose pod could not be observed until its deadline; `None` before the deadline, and
+/// while a container may be down that no other program starts: the operation continues once the runtime answers.
 pub fn unseen(operation: &Operation, now: Timestamp, why: &str) -> Option<Outcome> {
     if now < operation.deadline_at {
         return None;
     }
     if let Some(outcome) = operation.outcome.as_ref().or(operation.ending.as_ref()) {
         return Some(outcome.clone());
+    }
+    if operation.must_bring_up() {
+        return None;
     }
     if let (Some(withdrawal), false) = (operation.withdrawn, operation.touched()) {
         return Some(Outcome::Cancelled(withdrawal));
@@ -261,8 +266,13 @@ fn pull(operation: &Operation, target: &Target, image: &str, anew: bool) -> Next
 /// Checks for the image again if it was pulled some time ago: hooks and a drain may take long, and a kubelet that
 /// needs disk space collects images that no container uses. An image that is present is not pulled, whatever its tag
 /// refers to by now. `observed_at` is when the last observation began: on a busy node that takes longer than an image is
-/// assumed to be there, and would be followed by another pull each time.
+/// assumed to be there, and would be followed by another pull each time. The change of the spec that is being retried is
+/// not preceded by another pull: its success would start the count of the failures anew.
 fn pull_again(operation: &Operation, target: &Target, observed_at: Timestamp) -> Option<Next> {
+    let is_retried = |failure: &LastFailure| failure.verb == Verb::Respec && failure.container == target.name;
+    if operation.last_failure.as_ref().is_some_and(is_retried) {
+        return None;
+    }
     let image = target.image.as_ref().filter(|_| !target.touched)?;
     let is_fresh = |at: &Timestamp| observed_at < later(*at, PULL_IS_FRESH);
     target.pulled_at.as_ref().is_none_or(|at| !is_fresh(at)).then(|| pull(operation, target, image, false))
@@ -361,7 +371,8 @@ fn within(operation: &Operation, next: Next, now: Timestamp, limit: Timestamp, d
 }
 
 fn fail(operation: &Operation, failure: Failure) -> Next {
-    let forbids_rollback = matches!(failure, Failure::Duplicate { .. } | Failure::Overruled { .. });
+    let forbids_rollback =
+        matches!(failure, Failure::Duplicate { .. } | Failure::Overruled { .. } | Failure::Superseded { .. });
     Next::Note(if operation.can_roll_back() && !forbids_rollback {
         Note::RollBack(failure)
     } else {

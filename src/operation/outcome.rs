@@ -89,6 +89,20 @@ pub enum Failure {
         /// The message of the API server.
         message: String,
     },
+    /// The same after another request has replaced this one. There is no rollback: it would stop containers that
+    /// the request that follows may stop once more.
+    #[error(
+        "the image of {container} in the pod's spec could not be changed: {message}. The request was replaced after \
+         it had begun to change containers, and the admission policy lets the agent write only images that the \
+         current request names: {container} keeps its image, nothing is rolled back, and the request that follows \
+         decides"
+    )]
+    Superseded {
+        /// The container whose image was to be changed.
+        container: String,
+        /// The message of the API server.
+        message: String,
+    },
     /// The pod could not be taken out of traffic.
     #[error("the readiness gate could not be closed: {message}")]
     Gate {
@@ -226,7 +240,7 @@ impl Failure {
             Self::Hook { moment: Moment::Before, .. } => "PreHookFailed",
             Self::Hook { moment: Moment::Handover, .. } | Self::NotStartedBeside { .. } => "NotStartedBeside",
             Self::Hook { moment: Moment::After, .. } => "PostHookFailed",
-            Self::Respec { .. } => "RespecFailed",
+            Self::Respec { .. } | Self::Superseded { .. } => "RespecFailed",
             Self::Gate { .. } => "GateFailed",
             Self::NotDrained { .. } => "DrainNotConfirmed",
             Self::NotReady { .. } => "NotReady",

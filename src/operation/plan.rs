@@ -18,7 +18,7 @@ use crate::operation::memory;
 use crate::operation::port::Port;
 use crate::operation::preflight::{Admitted, AdmittedTarget};
 use crate::operation::snapshot::{
-    Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, RestartPolicy,
+    Container, Declared, DeclaredContainer, Gate, Owner, PullPolicy, RestartPolicy, UserSource,
 };
 use crate::operation::state::{Operation, Target};
 
@@ -82,6 +82,8 @@ pub struct Planned {
     container: Container,
     #[serde(skip)]
     next_attempt: u32,
+    #[serde(skip)]
+    user: UserSource,
 }
 
 /// One hook of a plan.
@@ -151,6 +153,7 @@ impl Plan {
                     choice: target.choice,
                     container: target.container,
                     next_attempt: target.next_attempt,
+                    user: container.map(|container| container.user).unwrap_or_default(),
                 }
             })
             .collect();
@@ -190,8 +193,8 @@ impl Plan {
             .containers
             .into_iter()
             .map(|planned| {
-                let Planned { container, image, action, choice, next_attempt, .. } = planned;
-                Target::new(container, image, action, choice, next_attempt)
+                let Planned { container, image, action, choice, next_attempt, user, .. } = planned;
+                Target { user, ..Target::new(container, image, action, choice, next_attempt) }
             })
             .collect();
         let unsupervised = self.owner == Owner::NodeRun;

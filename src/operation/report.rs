@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use crate::api::request::Request;
 use crate::api::status::{Action, ContainerReport, Phase, Status};
 use crate::operation::group::GroupMembership;
-use crate::operation::outcome::{Outcome, Withdrawal};
+use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::preflight::Refusal;
 use crate::operation::state::{Operation, Target};
 
@@ -104,6 +104,7 @@ fn message(operation: &Operation) -> String {
         Some(Outcome::Failed { failure, then: None, touched: false }) => {
             format!("{failure}. The running containers were not touched")
         }
+        Some(Outcome::Failed { failure: failure @ Failure::Superseded { .. }, .. }) => failure.to_string(),
         Some(Outcome::Failed { failure, then: None, touched: true }) => {
             format!("{failure}. {}", left_behind(operation))
         }

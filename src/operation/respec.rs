@@ -52,7 +52,11 @@ pub(super) fn respec<'a>(
     let Some(changed_at) = replacement.respec_at else {
         if let Some(message) = operation.given_up(Verb::Respec, &target.name) {
             let (container, message) = (target.name.clone(), message.to_owned());
-            return Progress::Failed(Failure::Respec { container, message });
+            return Progress::Failed(if operation.is_denied_as_replaced() {
+                Failure::Superseded { container, message }
+            } else {
+                Failure::Respec { container, message }
+            });
         }
         if !change.settled && now < later(operation.begun_at, SPEC_RECEIVED_WITHIN) {
             let on =

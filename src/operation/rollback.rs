@@ -74,7 +74,12 @@ pub(super) fn rollback(
 }
 
 /// Prepares the rollback of `target`. `None` when it needs none.
-fn prepare(operation: &Operation, target: &Target, snapshot: &Snapshot, now: Timestamp) -> Option<Next> {
+pub(super) fn prepare(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Option<Next> {
     let instances = snapshot.instances(&target.name);
     if let Some(instance) = never_started(operation, &instances) {
         return Some(Next::Do(remove(instance, Leftover::NeverStarted)));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::api::annotation;
 use crate::api::group::GroupPhase;
@@ -206,6 +207,8 @@ pub struct DeclaredContainer {
     pub env_from_objects: bool,
     /// True when a `subPath` of a volume that is filled from such an object is mounted. Each start resolves it again.
     pub sub_path_of_objects: bool,
+    /// Where the kubelet takes the user from that it runs as.
+    pub user: UserSource,
     /// The runtime's ID of the container instance that the kubelet reports, without the runtime's prefix.
     pub container_id: Option<String>,
     /// True when the kubelet reports this instance as Ready.
@@ -260,6 +263,19 @@ pub struct Liveness {
     pub kills_after: Duration,
     /// The grace period for that kill, when the probe sets its own (`terminationGracePeriodSeconds`).
     pub grace: Option<Duration>,
+}
+
+/// Where a kubelet takes the user of a container from (`runAsUser` and `runAsNonRoot` of the container, else of its
+/// pod).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserSource {
+    /// From the spec. Also without a spec: then every configuration keeps the user that it has.
+    #[default]
+    Spec,
+    /// From the image: the kubelet writes the user of the image into the configuration.
+    Image,
+    /// From the image, and the kubelet refuses one that may run as root.
+    ImageNotRoot,
 }
 
 /// When a kubelet pulls an image (`imagePullPolicy`).

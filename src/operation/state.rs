@@ -22,7 +22,7 @@ use crate::operation::hook::Hook;
 use crate::operation::last_failure::LastFailure;
 use crate::operation::outcome::{Failure, Outcome, Withdrawal};
 use crate::operation::replacement::Replacement;
-use crate::operation::snapshot::{Container, Snapshot};
+use crate::operation::snapshot::{Container, Snapshot, UserSource};
 use crate::operation::standby::Standby;
 use crate::operation::startup::Startup;
 use crate::operation::unclear::Unclear;
@@ -131,6 +131,9 @@ pub struct Target {
     pub grace_seconds: u64,
     /// True when a preStop handler must run before the stop.
     pub has_pre_stop: bool,
+    /// Where its kubelet takes its user from: a clone from another image needs the user of that image.
+    #[serde(default)]
+    pub user: UserSource,
     /// True from the moment an effect begins that may affect the running container.
     pub touched: bool,
     /// When the replaced instance ended. Stored because the kubelet may remove that container. Downtime is counted
@@ -193,6 +196,7 @@ impl Target {
             restarts_before_touch: 0,
             grace_seconds: container.grace.as_secs(),
             has_pre_stop: container.has_pre_stop,
+            user: UserSource::Spec,
             touched: false,
             stopped_at: None,
             standby: None,

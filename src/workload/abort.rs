@@ -49,11 +49,9 @@ pub fn begins(
     failure: Option<&UpdateFailure>,
     late: bool,
 ) -> bool {
-    let hooks = &spec.hooks;
-    let retried = spec.update.retry || hooks.retry_pre_inplace || hooks.retry_post_inplace;
     let failed_pods = failure.is_some_and(|failure| failure.stops && failure.failed_pods);
     spec.update.on_failure == UpdateFailurePolicy::Abort
-        && !retried
+        && !spec.retries_update()
         && !spec.update.paused
         && stable.name != revision
         && (failed_pods || late)

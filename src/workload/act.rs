@@ -72,6 +72,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
     let mut planner = Planner {
         input,
         spare: spare(input, &pool),
+        waits: &picks.waits,
         disruptions: input.disruptions(),
         load: input.node_load(),
         keys: BTreeSet::new(),
@@ -108,6 +109,8 @@ struct Planner<'s, 'a> {
     input: &'s ReconcileInput<'a>,
     /// How many available pods may still become unavailable.
     spare: Budget,
+    /// Names of pods that are not deleted for an update yet.
+    waits: &'s BTreeSet<&'a str>,
     /// What the `PodDisruptionBudget`s allow.
     disruptions: DisruptionAllowance,
     /// The requests in progress by node.
@@ -174,8 +177,7 @@ impl<'a> Planner<'_, 'a> {
     /// True when this failed task may be repeated: the user asked for a retry, or has gone back to the pod's own template,
     /// and applies the other one anew afterwards.
     fn may_retry(&self, view: &PodView<'_>) -> bool {
-        let (hooks, update) = (&self.input.spec.hooks, &self.input.spec.update);
-        let asked = hooks.retry_pre_inplace || hooks.retry_post_inplace || update.retry;
+        let asked = self.input.spec.retries_update();
         let is_undone = view.is_at(self.input.update_name()) && !self.input.aborts;
         let may = |task: &PodTask| {
             let has_failed = matches!(task.stage, Stage::Failed | Stage::Unanswered);
@@ -222,8 +224,8 @@ impl<'a> Planner<'_, 'a> {
         let is_taken = !task.deletes() && view.is_taken();
         // A pod that leaves is no part of what an update may spend.
         let leaves = task.purpose == Purpose::ScaleIn;
-        let allowed =
-            leaves || node_has_capacity && !is_early && !is_taken && self.spare.allows(view.available);
+        let waits = self.waits.contains(view.pod.name.as_str()) || is_early || is_taken;
+        let allowed = leaves || node_has_capacity && !waits && self.spare.allows(view.available);
         if gate == Gate::Open
             && allowed
             && let Some(claimed) = self.claimed(view, task)
@@ -324,10 +326,11 @@ impl<'a> Planner<'_, 'a> {
             Purpose::InPlace => Why::InPlace,
             Purpose::HotPatch => Why::HotPatch,
         };
-        if task.deletes() && !self.may_lose_claims(view.pod, task.purpose == Purpose::ScaleIn) {
-            return;
-        }
         if task.deletes() {
+            let takes_claims = task.purpose == Purpose::ScaleIn && self.has_saved(view.pod);
+            if !self.may_lose_claims(view.pod, takes_claims) {
+                return;
+            }
             return self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(view.pod), why });
         }
         let input = self.input;
@@ -504,6 +507,8 @@ impl<'a> Planner<'_, 'a> {
             };
             if let Some(pod) = self.input.by_name.get(name).copied() {
                 if !self.may_lose_claims(pod, self.takes_claims(pod, scaling)) {
+                    // The run of its hook is kept: it decides about the claims again.
+                    self.keys.extend(pod.task.iter().map(|task| (pod.uid.clone(), task.key())));
                     continue;
                 }
                 self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(pod), why });

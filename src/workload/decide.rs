@@ -52,7 +52,10 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
         return Decision::default();
     }
     let found = revision::find(&spec.name, &spec.template, &objects.history, before.collisions);
-    let current = current(spec, before, objects, &found.revision);
+    let recorded = status::recorded_stop(spec, before, &found.revision.name);
+    let was_stopped = recorded.is_some();
+    let failure = recorded.filter(|_| !spec.retries_update());
+    let current = current(spec, before, objects, &found.revision, failure.is_some());
     let stable = abort::stable(before, objects.revisions, current);
     let aborts = abort::is_active(spec, before, &found.revision.name);
     // While an update is aborted, all pods are updated to the stable revision.
@@ -65,8 +68,11 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     let mut survey = Survey::of(&input, step.held, paused || step.waits, step.waits && !paused);
     // Without the stable revision there is nothing to go back to, and no pod may get the aborted one.
     let lost = aborts && update.name == found.revision.name;
-    survey.stopped |= lost;
-    survey.creates_old |= lost;
+    survey.recorded_stop =
+        failure.filter(|stop| !input.is_everywhere() && !status::is_made_good(&input, stop));
+    let stays_stopped = lost || survey.recorded_stop.is_some();
+    survey.stopped |= stays_stopped;
+    survey.creates_old |= stays_stopped;
     let scaling = match &spec.kind {
         Kind::Deployment(own) => scale::decide(&input, own, &survey),
         Kind::StatefulSet(set) => stateful::decide(&input, set, &survey),
@@ -97,8 +103,10 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
         let actions = vec![Action::Report(event)];
         return Decision { actions, report: Some(report), requeue_at: Some(objects.now) };
     }
-    // The retry of an aborted update is confirmed only when the status does not have the abort any more.
-    let unconfirmed = spec.update.retry && !before.aborted_revision.is_empty();
+    // The retry of an aborted or stopped update is confirmed only when the status does not say so any more.
+    let is_abort_over = before.aborted_revision.is_empty() || !spec.update.retry;
+    let is_stop_over = !was_stopped || !spec.retries_update();
+    let unconfirmed = !(is_abort_over && is_stop_over);
     let again = unconfirmed.then_some(objects.now);
     let read_class = acts.claim_problem.is_some().then(|| later(input.now, READ_CLASS_AGAIN));
     let times = [
@@ -116,16 +124,18 @@ pub fn decide(spec: &WorkloadSpec, before: &Report, objects: &CachedObjects<'_>)
     Decision { actions, report: Some(report), requeue_at: times.into_iter().flatten().min() }
 }
 
-/// The revision that pods are held back at.
+/// The revision that pods are held back at. `stopped`: too many pods failed.
 fn current<'a>(
     spec: &WorkloadSpec,
     before: &Report,
     objects: &'a CachedObjects<'_>,
     update: &'a Revision,
+    stopped: bool,
 ) -> &'a Revision {
     let active = || objects.pods.iter().filter(|pod| pod.is_active());
     let has_steps = spec.update.canary.as_ref().is_some_and(|canary| !canary.steps.is_empty());
-    let holds = spec.update.paused
+    let holds = stopped
+        || spec.update.paused
         || spec.update.partition.held_back(spec.replicas) > 0
         || has_steps && before.steps.canary.revision != update.name;
     let is_replica = is_replica_of(spec);
@@ -137,8 +147,7 @@ fn current<'a>(
 
 /// True when a person asks to retry what failed.
 fn asks_retry(spec: &WorkloadSpec) -> bool {
-    let hooks = &spec.hooks;
-    hooks.retry_pre_delete || hooks.retry_pre_inplace || hooks.retry_post_inplace || spec.update.retry
+    spec.hooks.retry_pre_delete || spec.retries_update()
 }
 
 /// The state of the canary steps; without steps, the partition of the spec applies.
@@ -159,7 +168,7 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
     let canary_input = CanaryInput {
         canary,
         update: input.update_name(),
-        all_updated: all_updated(input),
+        all_updated: input.all_updated(),
         has_served: has_served(input, before),
         reached: &reached,
         paused: spec.update.paused,
@@ -179,16 +188,11 @@ fn has_served(input: &ReconcileInput<'_>, before: &Report) -> bool {
     !before.stable_revision.is_empty() || serve >= enough
 }
 
-/// True when no pod is at another revision.
-fn all_updated(input: &ReconcileInput<'_>) -> bool {
-    input.views.iter().all(|view| view.is_at(input.update_name()))
-}
-
 /// The revision that was rolled out last, of a workload whose steps were removed: without it, the way back to that
 /// revision would have steps once there are steps again.
 fn without_steps(input: &ReconcileInput<'_>, before: &Report) -> CanaryStatus {
     let mut revision = before.steps.canary.revision.clone();
-    let is_complete = || all_updated(input) && reached(input, Held::Part(Amount::Count(0)));
+    let is_complete = || input.all_updated() && reached(input, Held::Part(Amount::Count(0)));
     if !revision.is_empty() && is_complete() {
         input.update_name().clone_into(&mut revision);
     }
@@ -203,8 +207,8 @@ fn reached(input: &ReconcileInput<'_>, held: Held) -> bool {
         (_, Held::All) => true,
         (Kind::Deployment(_), Held::Part(amount)) => {
             let held = amount.held_back(spec.replicas);
-            let old = input.views.iter().filter(|view| !view.is_at(update)).count();
-            old <= held && input.views.iter().filter(done).count() >= spec.replicas.saturating_sub(held)
+            let old = input.staying().filter(|view| !view.is_at(update)).count();
+            old <= held && input.staying().filter(done).count() >= spec.replicas.saturating_sub(held)
         }
         (Kind::StatefulSet(set), Held::Part(_)) => {
             let first = threshold(spec, held).unwrap_or(u32::MAX);
@@ -305,7 +309,7 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
     let no_hook = problem(false).or_else(|| step.problem.clone());
     let mut update_failure = status::update_failure(input, survey, scaling, acts, step, no_hook);
     if aborts {
-        let back = survey.old == 0 && reached(input, step.held);
+        let back = input.all_updated() && reached(input, step.held);
         update_failure = Some(abort::failure(before, input.update_name(), update_failure.as_ref(), back));
     }
     let unexpanded = acts.claim_problem.clone();

@@ -9,12 +9,13 @@ use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::node_load::NodeLoad;
 use crate::podtask::pod::Pod;
 use crate::podtask::state::{Stage, TaskState};
-use crate::podtask::task::PodTask;
+use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::claims::{Claims, StorageClasses};
 use crate::workload::hooks::{self, HookTemplates, Run};
 use crate::workload::order::Nodes;
 use crate::workload::revision::{Record, Revision};
 use crate::workload::spec::WorkloadSpec;
+use crate::workload::stateful::is_replica_of;
 use crate::workload::view::{PodView, Templates};
 
 /// What the cache holds for one workload.
@@ -136,6 +137,25 @@ impl<'a> ReconcileInput<'a> {
     /// The name of the revision that a partition holds pods back at.
     pub fn current_name(&self) -> &'a str {
         &self.current.name
+    }
+
+    /// The pods that no scale-in removes. One of a `GameDeployment` leaves while its task says so.
+    pub fn staying(&self) -> impl Iterator<Item = &PodView<'a>> {
+        let (is_set, is_replica) = (self.spec.stateful().is_some(), is_replica_of(self.spec));
+        let leaves = move |view: &PodView<'_>| {
+            if is_set { !is_replica(view.pod) } else { view.waits_for(Purpose::ScaleIn) }
+        };
+        self.views.iter().filter(move |view| !leaves(view))
+    }
+
+    /// True when no pod that stays is at another revision than the newest.
+    pub fn all_updated(&self) -> bool {
+        self.staying().all(|view| view.is_at(self.update_name()))
+    }
+
+    /// True when all pods that are to exist do, at the newest revision.
+    pub fn is_everywhere(&self) -> bool {
+        self.all_updated() && self.staying().count() >= self.spec.replicas
     }
 
     /// How the last task of a pod towards the newest revision ended, if it did not get there. Where pods are replaced, a

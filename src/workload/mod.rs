@@ -13,6 +13,7 @@
 //!        → scale      which pods are created and which are removed (GameDeployment)
 //!          stateful   the same with ordinals                       (GameStatefulSet)
 //!        → update     which pods get a task, within partition and budget (order, amount)
+//!          replacement  how many pods may be deleted for an update, and which one of an ordered set
 //!          resize     what of cpu and memory the kubelets change, before the request to the agent
 //!        → prefetch   which pods name images for their agents to pull in advance
 //!        → act        from tasks to writes: gates (hooks), requests (request), ends, labels, new pods (new_pod)
@@ -55,6 +56,7 @@ pub mod order;
 pub mod other_controller;
 pub mod planned;
 pub mod prefetch;
+pub mod replacement;
 pub mod report;
 pub mod request;
 pub mod resize;

@@ -2,11 +2,11 @@
 //! that answer, refuse or are missing; kubelets that resize pods, late or never; hooks; users who change the spec; controllers that are killed between two writes,
 //! also while another one has taken over; bk-bcs operators that are replaced in the middle of an update.
 //!
-//! Invariants at every reconcile: no more tasks than the budget; no more updates in place of Ready pods than the
-//! `PodDisruptionBudget` allows; no pod taken that the budget does not allow; no pod touched before its gate has passed; no
+//! Invariants at every reconcile: no more tasks than the budget; no more pods being replaced than the limits allow; no
+//! more updates in place of Ready pods than the `PodDisruptionBudget` allows; no pod taken that the budget does not allow; no pod touched before its gate has passed; no
 //! healthy pod deleted without need; while an update is aborted, no pod is updated to its revision or created from it; with
-//! the order `StartFirst`, no container that may serve is replaced without a standby. When the cluster comes to rest, the
-//! workload is as its spec says.
+//! the order `StartFirst`, no container that may serve is replaced without a standby; no pod is created from a revision
+//! whose update failures stopped. When the cluster comes to rest, the workload is as its spec says.
 //!
 //! `INPLACE_MODEL_MOVES=1000000` makes each test go on until it has made that many moves, in batches. It prints the seed of
 //! each batch (`--nocapture`), and a failure prints what repeats its batch.

@@ -21,8 +21,10 @@ use crate::workload::input::ReconcileInput;
 use crate::workload::name;
 use crate::workload::new_pod::NewPod;
 use crate::workload::order::Deletion;
+use crate::workload::replacement::Replacement;
 use crate::workload::spec::Deployment;
 use crate::workload::survey::Survey;
+use crate::workload::update;
 use crate::workload::view::PodView;
 
 /// Pods that one decision lists at most, one more than are created at once: whoever may change a workload may set `replicas` to two
@@ -104,18 +106,15 @@ fn leaving<'a>(
     let named = |view: &PodView<'_>| own.pods_to_delete.contains(&view.pod.name);
     let mut leave: BTreeSet<&str> =
         input.views.iter().filter(|view| named(view)).map(|view| view.pod.name.as_str()).collect();
-    // Pods that are to be recreated will be gone as well, and a surplus pod gets no replacement. One whose hook has failed
-    // stays until a person acts.
-    let recreated = |view: &PodView<'_>| {
-        survey.moving() && view.waits_for(Purpose::Recreate) && !input.has_failed_hook(view)
-    };
-    let goes = |view: &&PodView<'_>| recreated(view) && !named(view);
-    let going = input.views.iter().filter(goes).count();
-    let surplus = input.views.len().saturating_sub(most + leave.len() + going);
+    let going = recreated(input, survey, named);
+    // Whether pods can be recreated changes from one moment to the next: a scale-in that has begun goes on.
+    let chosen = input.views.iter().filter(|view| view.waits_for(Purpose::ScaleIn) && !named(view)).count();
+    let surplus = input.views.len().saturating_sub(most + leave.len());
+    let surplus = surplus.saturating_sub(going.len()).max(chosen.min(surplus));
     if surplus == 0 {
         return leave;
     }
-    let stays = |view: &&PodView<'_>| !(named(view) || recreated(view));
+    let stays = |view: &&PodView<'_>| !named(view) && !going.contains(view.pod.name.as_str());
     // Surge pods are removed before all other pods, whatever was chosen: the other pods keep their warm state.
     let is_surge = |view: &&PodView<'_>| view.pod.surge && input.spec.is_in_place();
     let (surge_pods, own_pods): (Vec<_>, Vec<_>) = input.views.iter().filter(stays).partition(is_surge);
@@ -142,6 +141,28 @@ fn leaving<'a>(
     });
     leave.extend(surge_pods.chain(chosen).chain(others).take(surplus).map(|view| view.pod.name.as_str()));
     leave
+}
+
+/// Pods that are to be recreated and will be gone as well: a surplus pod gets no replacement. One whose hook has failed
+/// stays until a person acts, and one that the limits do not let go now may stay for long.
+fn recreated<'a>(
+    input: &ReconcileInput<'a>,
+    survey: &Survey<'_>,
+    leaves: impl Fn(&PodView<'_>) -> bool,
+) -> BTreeSet<&'a str> {
+    let pool: Vec<_> = input.views.iter().filter(|view| !leaves(view)).collect();
+    let mut budget = update::spare(input, &pool);
+    let mut replacement = Replacement::of(input, &pool, &Scaling::default());
+    let mut going = BTreeSet::new();
+    for view in pool {
+        let waits = survey.moving() && view.waits_for(Purpose::Recreate) && !input.has_failed_hook(view);
+        if waits && budget.allows(view.available) && replacement.allows(input, view) {
+            budget.spend(view.available);
+            replacement.spend();
+            going.insert(view.pod.name.as_str());
+        }
+    }
+    going
 }
 
 fn sorted<'s, 'a>(

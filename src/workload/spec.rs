@@ -268,6 +268,11 @@ impl WorkloadSpec {
         self.update.threshold.map_or(of_budget, |threshold| threshold.up(self.replicas)).max(1)
     }
 
+    /// True when a person asks to try pods again that could not be updated.
+    pub fn retries_update(&self) -> bool {
+        self.update.retry || self.hooks.retry_pre_inplace || self.hooks.retry_post_inplace
+    }
+
     /// True when pods are updated in place with the order `StartFirst`.
     pub fn starts_first(&self) -> bool {
         self.is_in_place() && self.update.order == Order::StartFirst

@@ -90,6 +90,14 @@ pub fn is_replica_of(spec: &WorkloadSpec) -> impl Fn(&Pod) -> bool {
     }
 }
 
+/// The lowest ordinal of a replica without an available pod, if the set is ordered: it creates no pod above that.
+pub(super) fn lowest_unavailable(input: &ReconcileInput<'_>) -> Option<u32> {
+    let set = input.spec.stateful().filter(|set| set.ordered)?;
+    let serve = input.views.iter().filter(|view| view.available);
+    let available: BTreeSet<_> = serve.filter_map(|view| view.pod.ordinal(&input.spec.name)).collect();
+    Ordinals::of(input.spec, set, 0).iter(false).find(|ordinal| !available.contains(ordinal))
+}
+
 /// Decides for pods with ordinals.
 pub fn decide<'a>(input: &ReconcileInput<'a>, set: &StatefulSet, survey: &Survey<'a>) -> Scaling<'a> {
     let ordinals = Ordinals::of(input.spec, set, survey.surge(input));

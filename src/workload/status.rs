@@ -12,10 +12,19 @@ use crate::workload::action::{Action, Why};
 use crate::workload::canary::{Held, Step};
 use crate::workload::failed_hook;
 use crate::workload::input::ReconcileInput;
+use crate::workload::report::Report;
 use crate::workload::scale::Scaling;
-use crate::workload::stateful::is_replica_of;
+use crate::workload::spec::WorkloadSpec;
 use crate::workload::survey::Survey;
 use crate::workload::view::PodView;
+
+/// The reason when so many pods failed that no more are started.
+pub const TOO_MANY: &str = "TooManyFailures";
+/// The reason when a hook did not succeed.
+const HOOK_FAILED: &str = "HookFailed";
+/// What a message about failed pods says after their number: the update is stopped, or not.
+const STOPPED: &str = "pods could not be updated and no more are started";
+const CONTINUED: &str = "pods could not be updated and the others continue";
 
 /// Pods whose post-inplace hook has not succeeded, as their agents report. It runs before the pod takes traffic
 /// again.
@@ -62,6 +71,31 @@ impl UpdateFailure {
     }
 }
 
+/// What stopped the update to `revision`, as the last report has it, if so many pods failed then. The pods may be gone: their
+/// successors would get the template that failed.
+pub fn recorded_stop(spec: &WorkloadSpec, before: &Report, revision: &str) -> Option<UpdateFailure> {
+    if before.update_revision != revision || !spec.is_in_place() {
+        return None;
+    }
+    before.conditions.iter().find_map(|condition| {
+        let reason = [TOO_MANY, HOOK_FAILED].into_iter().find(|reason| *reason == condition.reason)?;
+        let (failed, what_follows) = condition.message.split_once(' ')?;
+        let is_enough = failed.parse().is_ok_and(|failed: usize| failed >= spec.threshold());
+        let is_stop = is_enough && what_follows.starts_with(STOPPED);
+        let message = condition.message.clone();
+        is_stop.then(|| UpdateFailure { failed_pods: true, ..UpdateFailure::new(reason, message, true) })
+    })
+}
+
+/// True when the pod that `stop` names is updated all the same: its agent reported the success late.
+pub fn is_made_good(input: &ReconcileInput<'_>, stop: &UpdateFailure) -> bool {
+    let named = stop.message.split_once(": pod ").and_then(|(_, rest)| rest.split_once(':'));
+    let is_updated = |name: &str| {
+        input.views.iter().any(|view| view.pod.name == name && view.was_updated_to(input.update_name()))
+    };
+    named.is_some_and(|(name, _)| is_updated(name))
+}
+
 /// What prevents the update from completing, if anything. `problem`: why a hook cannot be run.
 pub fn update_failure(
     input: &ReconcileInput<'_>,
@@ -72,7 +106,8 @@ pub fn update_failure(
     problem: Option<String>,
 ) -> Option<UpdateFailure> {
     // Failed pods end an update and begin an abort, whatever else holds it up.
-    let failed_pods = failed_pods(input, survey);
+    let recorded = survey.recorded_stop.clone().filter(|_| survey.failed < input.spec.threshold());
+    let failed_pods = recorded.or_else(|| failed_pods(input, survey));
     if let Some(failed) = failed_pods.as_ref().filter(|failed| failed.stops) {
         return Some(failed.clone());
     }
@@ -97,11 +132,11 @@ pub fn update_failure(
         return Some(UpdateFailure::new("ForeignUpdate", message, true));
     }
     if let Some(message) = &step.failed_hook {
-        return Some(UpdateFailure::new("HookFailed", message.clone(), true));
+        return Some(UpdateFailure::new(HOOK_FAILED, message.clone(), true));
     }
     if let Some(message) = failed_hook::message(&acts.failed_hooks, false) {
         let stops = !others_continue(input, scaling, acts);
-        return Some(UpdateFailure::new("HookFailed", message, stops));
+        return Some(UpdateFailure::new(HOOK_FAILED, message, stops));
     }
     failed_pods.or_else(|| unanswered(input))
 }
@@ -109,20 +144,20 @@ pub fn update_failure(
 /// The pods that could not be updated.
 fn failed_pods(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<UpdateFailure> {
     let first = of_stage(input, Stage::Failed).next()?;
-    let stops = survey.stopped;
-    let then = if stops { "no more are started" } else { "the others continue" };
+    let stops = survey.stopped && !input.spec.retries_update();
+    let what_follows = if stops { STOPPED } else { CONTINUED };
     let (reason, what) = if failed_hook::failed_afterwards(first) {
         (
-            "HookFailed",
+            HOOK_FAILED,
             "fix the hook and set spec.postInplaceUpdateStrategy.retry to true, or change the template",
         )
     } else if stops {
-        ("TooManyFailures", "change the template, or set retry")
+        (TOO_MANY, "change the template, or set retry")
     } else {
         ("PodsFailed", "change the template, or set retry")
     };
     let message = format!(
-        "{} pods could not be updated and {then}: pod {}: {}; {what}",
+        "{} {what_follows}: pod {}: {}; {what}",
         of_stage(input, Stage::Failed).count(),
         first.pod.name,
         note(first)
@@ -177,13 +212,6 @@ fn others_continue(input: &ReconcileInput<'_>, scaling: &Scaling<'_>, acts: &Act
         || input.views.iter().any(|view| continues(view) && !waits_for_failed(view))
 }
 
-/// True when as many pods as there are replicas are at the newest revision.
-fn all_are_there(input: &ReconcileInput<'_>) -> bool {
-    let is_replica = is_replica_of(input.spec);
-    let updated = |view: &&PodView<'_>| view.is_at(input.update_name()) && is_replica(view.pod);
-    input.views.iter().filter(updated).count() >= input.spec.replicas
-}
-
 /// Whether the update makes progress or is complete, the reason, and the number of updated pods.
 pub fn progress(
     input: &ReconcileInput<'_>,
@@ -196,12 +224,12 @@ pub fn progress(
     let updated = input.views.iter().filter(|view| view.is_at(update)).count();
     let far = format!("{updated} of {} pods are at revision {update}", input.spec.replicas);
     // The last pod that was held back may be lost: its successor has the old revision again.
-    if survey.old == 0 && reached(held) && all_are_there(input) {
+    if input.is_everywhere() && reached(held) {
         return (true, "Complete", far);
     }
     let stopped = update_failure.filter(|failure| failure.stops);
     // The pause after a failed canary hook is that of the step, not of the user.
-    if survey.paused && stopped.is_none_or(|failure| failure.reason != "HookFailed") {
+    if survey.paused && stopped.is_none_or(|failure| failure.reason != HOOK_FAILED) {
         return (false, "Paused", far);
     }
     if let Some(failure) = stopped {

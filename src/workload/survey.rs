@@ -20,6 +20,7 @@ use crate::workload::input::ReconcileInput;
 use crate::workload::request;
 use crate::workload::resize::{self, NotResizable};
 use crate::workload::stateful::{is_replica_of, threshold};
+use crate::workload::status::UpdateFailure;
 use crate::workload::view::{PodView, left_closed};
 
 /// The reason when the containers that change cannot start first.
@@ -60,6 +61,9 @@ pub struct Survey<'a> {
     pub failed: usize,
     /// True when so many failed that no more tasks begin.
     pub stopped: bool,
+    /// What the last report says about the pods that stopped the update, while nobody has asked for a retry: it stays
+    /// stopped when they are gone.
+    pub recorded_stop: Option<UpdateFailure>,
     /// True when the user or a canary step has paused the update.
     pub paused: bool,
     /// True when new pods get the old revision whatever the partition says: the user has paused the update, or too many
@@ -107,6 +111,7 @@ impl<'a> Survey<'a> {
             need_surge: 0,
             failed,
             stopped,
+            recorded_stop: None,
             paused,
             creates_old: (paused && !by_step) || stopped,
             way: input.spec.update.way,

@@ -2,7 +2,8 @@
 //!
 //! Two limits hold at any time. At most `maxUnavailable` pods, plus one for each pod beyond `replicas`, have an
 //! update task. An available pod gets one only if `replicas - maxUnavailable` pods are available without it. A pod
-//! that is not available is exempt, so that broken pods never block their own repair.
+//! that is not available is exempt, so that broken pods never block their own repair. Where pods are deleted, a third
+//! limit holds: see `replacement`.
 //!
 //! An update in place of a Ready pod also needs what the `PodDisruptionBudget`s of the pod allow, as an eviction does.
 //! Deletions do not: Kubernetes' own controllers ignore budgets as well when they delete pods.
@@ -25,6 +26,7 @@ use crate::podtask::time::later;
 use crate::workload::canary::Held;
 use crate::workload::input::ReconcileInput;
 use crate::workload::order;
+use crate::workload::replacement::Replacement;
 use crate::workload::scale::Scaling;
 use crate::workload::survey::{Route, Survey, is_early, needs_repair};
 use crate::workload::view::PodView;
@@ -69,6 +71,8 @@ impl<'a> Wanted<'a> {
 pub struct Picks<'a> {
     /// Tasks by the name of the pod.
     pub tasks: BTreeMap<&'a str, Wanted<'a>>,
+    /// Names of those of these pods that keep their task and are not deleted yet: too many others are being replaced.
+    pub waits: BTreeSet<&'a str>,
     /// Names of pods that only get labels and annotations.
     pub relabel: BTreeSet<&'a str>,
     /// Names of the `PodDisruptionBudget`s that keep pods from being picked.
@@ -84,7 +88,7 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, scaling: &Scali
         return Picks::default();
     }
     let pool: Vec<_> = input.views.iter().filter(|view| !scaling.goes(&view.pod.name)).collect();
-    let mut allocation = Allocation::new(input, survey, &pool);
+    let mut allocation = Allocation::new(input, survey, scaling, &pool);
     // First the pods that were chosen before and may keep their tasks.
     let (mut blocked, mut taken) = (Vec::new(), Vec::new());
     for view in pool.iter().filter(|view| view.task_state == TaskState::Waiting) {
@@ -93,7 +97,7 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, scaling: &Scali
         {
             if wanted.is_in_place() && view.is_taken() {
                 taken.push((*view, wanted));
-            } else if allocation.budget.allows(view.available) {
+            } else if allocation.allows(view, wanted) {
                 allocation.keep(view, wanted);
             } else {
                 blocked.push((*view, wanted));
@@ -108,9 +112,13 @@ pub fn pick<'a>(input: &ReconcileInput<'a>, survey: &Survey<'a>, scaling: &Scali
         .collect();
     next.sort_by(|one, other| order_of_update(input, one, other));
     let current = current_group(input, survey);
+    let highest = highest_left(input, survey, &pool);
     let waits = |view: &PodView<'_>| {
-        // A pod that goes back to its own revision belongs to no group.
-        !allocation.is_held(view) && current.as_ref().is_some_and(|current| group_of(input, view) != *current)
+        let is_of_later_group = current.as_ref().is_some_and(|current| group_of(input, view) != *current);
+        let is_below = view.available && view.pod.ordinal(&input.spec.name) < highest;
+        let has_task = || matches!(survey.route(view), Route::PodTask(_));
+        // A pod that goes back to its own revision belongs to no group, and waits for no other one.
+        !allocation.is_held(view) && (is_of_later_group || is_below && has_task())
     };
     let next: Vec<_> = next.into_iter().filter(|view| !waits(view)).collect();
     // Tasks that wait until other pods are available. A broken pod comes before them: its update may be what they wait for.
@@ -160,6 +168,19 @@ fn current_group(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<Grou
     input.views.iter().filter(pending).map(|view| group_of(input, view)).min()
 }
 
+/// The highest ordinal of an ordered set that is still to be updated; available pods below it wait. A pod that failed is
+/// left out: where the threshold lets the update continue, it does so below.
+fn highest_left(input: &ReconcileInput<'_>, survey: &Survey<'_>, pool: &[&PodView<'_>]) -> Option<u32> {
+    input.spec.stateful().filter(|set| set.ordered)?;
+    let is_left = |view: &PodView<'_>| {
+        matches!(survey.route(view), Route::PodTask(_))
+            && survey.is_eligible(input, view)
+            && input.failure(view) != Some(Stage::Failed)
+    };
+    let left = pool.iter().filter(|view| is_left(view));
+    left.filter_map(|view| view.pod.ordinal(&input.spec.name)).max()
+}
+
 /// True while an agent has the request for the task of `view` to `revision`.
 fn is_busy_with(view: &PodView<'_>, revision: &str) -> bool {
     matches!(view.task_state, TaskState::Busy { .. })
@@ -179,12 +200,19 @@ struct Allocation<'s, 'a> {
     budget: Budget,
     /// What the `PodDisruptionBudget`s allow.
     disruptions: DisruptionAllowance,
+    /// How many more pods may be deleted.
+    replacement: Replacement,
     /// The requests in progress by node.
     load: NodeLoad<'a>,
 }
 
 impl<'s, 'a> Allocation<'s, 'a> {
-    fn new(input: &'s ReconcileInput<'a>, survey: &'s Survey<'a>, pool: &[&PodView<'a>]) -> Self {
+    fn new(
+        input: &'s ReconcileInput<'a>,
+        survey: &'s Survey<'a>,
+        scaling: &Scaling<'_>,
+        pool: &[&PodView<'a>],
+    ) -> Self {
         let update = input.update_name();
         let old = pool.iter().filter(|view| !view.is_at(update)).count();
         let released = old.saturating_sub(survey.held);
@@ -208,6 +236,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
             allowance,
             budget: Budget { tasks: limit.saturating_sub(busy), ..spare(input, pool) },
             disruptions: input.disruptions(),
+            replacement: Replacement::of(input, pool, scaling),
             load: input.node_load(),
         }
     }
@@ -250,6 +279,16 @@ impl<'s, 'a> Allocation<'s, 'a> {
         }
     }
 
+    /// True when the task may begin, or go on, as far as other pods are concerned.
+    fn allows(&self, view: &PodView<'_>, wanted: Wanted<'_>) -> bool {
+        self.budget.allows(view.available) && self.may_touch(view, wanted)
+    }
+
+    /// True unless the task deletes the pod, and too many others are being replaced.
+    fn may_touch(&self, view: &PodView<'_>, wanted: Wanted<'_>) -> bool {
+        wanted.is_in_place() || self.replacement.allows(self.input, view)
+    }
+
     /// Gives `view` a new task if the `PodDisruptionBudget`s and the budget allow it. A pod that is being evicted gets
     /// none.
     fn begin(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
@@ -275,7 +314,7 @@ impl<'s, 'a> Allocation<'s, 'a> {
     /// Begins a task of a pod without one, or gives it other labels.
     fn next(&mut self, view: &PodView<'a>) {
         match self.wanted(view) {
-            Some(wanted) if self.budget.allows(view.available) => self.begin(view, wanted),
+            Some(wanted) if self.allows(view, wanted) => self.begin(view, wanted),
             Some(_) => {}
             None => self.relabel(view),
         }
@@ -299,10 +338,14 @@ impl<'s, 'a> Allocation<'s, 'a> {
     fn allocate(&mut self, view: &PodView<'a>, wanted: Wanted<'a>) {
         let held = self.is_held(view);
         if self.may_add(view) {
+            if !self.may_touch(view, wanted) {
+                self.picks.waits.insert(&view.pod.name);
+            }
             self.picks.tasks.insert(&view.pod.name, wanted);
             self.load.add(view.pod.node.as_deref().filter(|_| wanted.is_in_place()));
             self.allowance = self.allowance.saturating_sub(usize::from(!held));
             self.budget.spend(view.available);
+            self.replacement.spend();
         }
     }
 
@@ -344,13 +387,14 @@ fn may_begin(input: &ReconcileInput<'_>, view: &PodView<'_>) -> bool {
 }
 
 /// Compares two pods. Pods without ordinals: pods that serve no traffic first; with ordinals: the same, then the
-/// highest. A pod whose last request failed or went unanswered goes last.
+/// highest. A pod whose last request failed or went unanswered goes last, except in an ordered set.
 pub(super) fn order_of_update(
     input: &ReconcileInput<'_>,
     one: &PodView<'_>,
     other: &PodView<'_>,
 ) -> Ordering {
-    let failed_before = |view: &PodView<'_>| input.failure(view).is_some();
+    let ordered = input.spec.stateful().is_some_and(|set| set.ordered);
+    let failed_before = |view: &PodView<'_>| !ordered && input.failure(view).is_some();
     let base = failed_before(one).cmp(&failed_before(other));
     if input.spec.stateful().is_none() {
         return base.then_with(|| order::update(one, other));

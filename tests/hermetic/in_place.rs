@@ -307,6 +307,45 @@ async fn a_rollout_is_reported_held_and_ended() {
 }
 
 #[tokio::test]
+async fn several_rollouts_are_cancelled_one_after_the_other() {
+    let api = shop().await;
+    let make = || {
+        let (code, out, err) = inplace(&api, &["restart", "deploy/web", "-c", "app", "-o", "name"]);
+        assert_eq!(code, Some(0), "{err}");
+        out.trim().split_once('/').unwrap().1.to_owned()
+    };
+    let [first, over, last] = [(); 3].map(|()| make());
+    report(&api, &over, &status("Succeeded", 2, &json!([])));
+    let [one, two, three] = [&first, &over, &last].map(|name| format!("ipr/{name}"));
+    for (args, says) in [
+        (&["cancel", &*one, "web-0"][..], "pods and InPlaceRollouts cannot be combined: use two commands"),
+        (&["cancel", &*one, &*three, "--id", "a"], "--id is for pods"),
+    ] {
+        let (code, _, err) = inplace(&api, args);
+        assert_eq!(code, Some(2), "{args:?}: {err}");
+        assert!(err.contains(says), "{args:?}: {err}");
+    }
+    assert_eq!(api.count("DELETE"), 0);
+    let (code, out, err) = inplace(&api, &["cancel", &one, &two, &three, "-o", "name"]);
+    assert_eq!(code, Some(3), "one of them has ended: {err}");
+    assert!(err.contains(&format!("{over} has ended (Succeeded): nothing was changed")), "{err}");
+    let [first, last] = [&first, &last].map(|name| format!("inplacerollout.inplace.dev/{name}\n"));
+    assert_eq!(out, first + &last);
+    assert_eq!(made(&api)["metadata"]["name"], over.as_str());
+}
+
+/// Its name is not known then, so the command lists all rollouts.
+#[tokio::test]
+async fn a_creation_whose_answer_is_lost_says_how_to_look_for_the_rollout() {
+    let api = shop().await;
+    api.on("POST inplacerollout").fault(Fault::CutAfterEffect);
+    let (code, out, err) = inplace(&api, &["restart", "deploy/web", "-c", "app", "-n", "shop"]);
+    assert_eq!((code, out.as_str()), (Some(6), ""), "{err}");
+    assert!(err.contains("`kubectl get inplacerollouts -n shop --kubeconfig "), "{err}");
+    made(&api);
+}
+
+#[tokio::test]
 async fn the_plan_of_a_new_manifest_says_field_by_field_what_it_costs() {
     let api = shop().await;
     let object = |image: &str, more: &Value| {

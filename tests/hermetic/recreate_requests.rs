@@ -125,6 +125,24 @@ async fn an_object_that_is_deleted_takes_its_request_back() {
 }
 
 #[tokio::test]
+async fn a_kind_that_is_missing_for_a_moment_withdraws_nothing() {
+    let fixture = RecreateFixture::start().await;
+    let first = controller_with(&fixture.0.api, &["--container-recreate-requests"]);
+    fixture.create("again", &json!({}), &json!({}));
+    fixture.0.api.until("it is requested", |store| store.pods().any(|pod| open(pod).is_some())).await;
+    drop(first);
+    // A server that is starting does not have the kind for a moment.
+    let missing = Fault::Answer(404, "the server could not find the requested resource");
+    fixture.0.api.on("LIST containerrecreaterequests").fault(missing);
+    fixture.0.api.forget();
+    let _second = controller_with(&fixture.0.api, &["--container-recreate-requests"]);
+    fixture.0.api.arrived("LIST containerrecreaterequests", 2).await;
+    assert_eq!(fixture.0.api.count("PATCH pod"), 0, "{:?}", fixture.0.api.calls());
+    fixture.carried_out("again", "Succeeded").await;
+    assert_eq!(fixture.completed("again").await["containerRecreateStates"][0]["phase"], "Succeeded");
+}
+
+#[tokio::test]
 async fn what_openkruise_serves_and_what_nobody_asked_for_is_left_alone() {
     let fixture = RecreateFixture::start().await;
     let controller = controller_with(&fixture.0.api, &["--container-recreate-requests"]);

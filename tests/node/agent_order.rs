@@ -58,6 +58,25 @@ fn a_request_that_is_withdrawn_while_the_journal_is_written_touches_nothing() {
     assert_eq!(fixture.instances("web"), before);
 }
 
+/// The next agent must not take the stop for one that was begun.
+#[test]
+fn a_shutdown_while_the_journal_is_written_takes_the_record_of_the_stop_back() {
+    let fixture = Fixture::new();
+    fixture.run("web");
+    let before = fixture.instances("web");
+    let holds = Holds::below(fixture.folder.path());
+    let mut agent = fixture.spawn(&[], &[("INPLACE_FAULT_HOLD", holds.folder())]);
+    holds.set("uid-web", "after journal Stop");
+    fixture.restart("web", "late");
+    eventually("the stop to be in the journal", || holds.held("uid-web"));
+    agent.stop();
+    holds.release();
+    fixture.withdraw("web");
+    let _agent = fixture.agent(&[]);
+    assert_eq!(fixture.ended("web", "late", "Cancelled")["reason"], "RequestDeleted");
+    assert_eq!(fixture.instances("web"), before);
+}
+
 #[test]
 fn a_request_withdrawn_while_no_agent_runs_is_cancelled_by_the_next_one() {
     let fixture = Fixture::new();

@@ -150,7 +150,7 @@ impl Answers {
             let (pod, status) = (cached.reference(), cached.status());
             let group = status.as_ref().and_then(|status| status.group.clone());
             let is_over = || {
-                let signal = status.as_ref().map(|status| self.0.groups.signal(&status.id, &pod.uid));
+                let signal = status.as_ref().map(|status| self.0.groups.signal(&status.id, &pod));
                 matches!(signal, Some(GroupSignal::Over | GroupSignal::LeftOut))
             };
             if group.is_some() != in_groups || in_groups && !is_over() || self.0.knows(&pod) {
@@ -205,10 +205,8 @@ impl StatusSink for Answers {
         let cached = key.pod().and_then(|pod| self.0.pods.get(&pod));
         let asks = |pod: &Pod| requested(pod).is_some_and(|requested| requested == id);
         let reports = |pod: &Pod| pod.status().is_some_and(|status| status.id == id);
-        let in_group = |pod: &Pod| {
-            let uid = &pod.reference().uid;
-            matches!(self.0.groups.signal(id, uid), GroupSignal::Phase(_))
-        };
+        let in_group =
+            |pod: &Pod| matches!(self.0.groups.signal(id, &pod.reference()), GroupSignal::Phase(_));
         Some(cached.is_some_and(|pod| in_group(&pod) || asks(&pod) || reports(&pod)))
     }
 

@@ -186,8 +186,8 @@ impl NodeFacts {
 }
 
 impl RolloutFacts {
-    fn keep(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
+    fn keep(mut source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&mut source);
         let rollout = readable::<InPlaceRollout>(&meta, source).map(|rollout| Rollout {
             created: rollout.metadata.creation_timestamp.as_ref().map(|time| time.0),
             message: rollout_verdict::verdict(&rollout).message,
@@ -199,16 +199,16 @@ impl RolloutFacts {
 }
 
 impl DeploymentFacts {
-    fn keep(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
+    fn keep(mut source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&mut source);
         let game = Game::of(Kind::Deployment, source);
         (meta, Self(game))
     }
 }
 
 impl StatefulSetFacts {
-    fn keep(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
+    fn keep(mut source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&mut source);
         let game = Game::of(Kind::StatefulSet, source);
         (meta, Self(game))
     }

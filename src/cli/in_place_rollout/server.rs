@@ -93,8 +93,8 @@ impl RolloutClient {
             // An answer that is lost says nothing about the write.
             Failed::Cluster(error) if error.class() == Class::Unavailable && !dry_run => {
                 let then = format!(
-                    "the rollout may have been created all the same: look with `inplace rollout status{}` before you \
-                     repeat the command",
+                    "the rollout may have been created all the same: look with `kubectl get inplacerollouts{}` \
+                     before you repeat the command",
                     self.flags
                 );
                 Failed::Unknown { error: Box::new(error), then }

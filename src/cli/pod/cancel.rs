@@ -1,5 +1,5 @@
 //! `cancel`: removes the request annotation from a pod, which cancels the request unless it has touched a
-//! container; for an `InPlaceRollout`, deletes it.
+//! container; deletes `InPlaceRollout`s.
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
@@ -24,7 +24,7 @@ const MAX_TRIES: u32 = 8;
 /// Arguments of `cancel`.
 #[derive(Debug, Args)]
 pub struct CancelArgs {
-    /// The pods: NAME or pod/NAME; or an InPlaceRollout: ipr/NAME
+    /// The pods: NAME or pod/NAME; or InPlaceRollouts: ipr/NAME
     #[arg(value_name = "POD|ipr/NAME", add = ArgValueCompleter::new(completion::pods), required_unless_present_any = ["selector", "all", "field_selector", "node"],
         conflicts_with_all = ["selector", "all", "field_selector", "node"])]
     names: Vec<String>,
@@ -66,13 +66,17 @@ impl HasName for Cancelled {
 pub(super) async fn run(args: CancelArgs) -> Result<Exit, Failed> {
     let CancelArgs { names, selector, id, output, dry_run: DryRunArgs { dry_run }, selection, cluster } =
         args;
-    if let [name] = names.as_slice()
-        && let Some(rollout) = RolloutName::read(std::slice::from_ref(name))
-    {
-        if id.is_some() {
-            return Err(Failed::Usage("--id is for pods".to_owned()));
-        }
-        return change::cancel(&rollout.map_err(Failed::Usage)?, dry_run, &cluster, output).await;
+    let rollouts = names.iter().filter_map(|name| RolloutName::read(std::slice::from_ref(name)));
+    let rollouts = rollouts.collect::<Result<Vec<_>, _>>().map_err(Failed::Usage)?;
+    if !rollouts.is_empty() {
+        let wrong = match id {
+            _ if rollouts.len() < names.len() => {
+                "pods and InPlaceRollouts cannot be combined: use two commands"
+            }
+            Some(_) => "--id is for pods",
+            None => return change::cancel(&rollouts, dry_run, &cluster, output).await,
+        };
+        return Err(Failed::Usage(wrong.to_owned()));
     }
     let pods = names.iter().map(|name| name.parse()).collect::<Result<Vec<PodName>, _>>();
     let mut pods = pods.map_err(Failed::Usage)?;

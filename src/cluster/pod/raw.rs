@@ -16,8 +16,9 @@ use crate::api::quantity::Quantity;
 use crate::cluster::pod::Place;
 use crate::cluster::pod::gates::split;
 use crate::cluster::pod::membership::membership;
+use crate::cluster::pod::user::SecurityContext;
 use crate::operation::snapshot::{
-    Declared, DeclaredContainer, ExecProbe, Liveness, PullPolicy, RestartPolicy,
+    Declared, DeclaredContainer, ExecProbe, Liveness, PullPolicy, RestartPolicy, UserSource,
 };
 
 /// The prefixes of the annotations that are cached.
@@ -73,6 +74,8 @@ struct Spec {
     #[serde(deserialize_with = "or_default")]
     volumes: Vec<Volume>,
     #[serde(deserialize_with = "or_default")]
+    security_context: SecurityContext,
+    #[serde(deserialize_with = "or_default")]
     resources: Resources,
     #[serde(deserialize_with = "or_default")]
     overhead: Limits,
@@ -113,6 +116,8 @@ struct Container {
     env_from: Vec<IgnoredAny>,
     #[serde(default, deserialize_with = "or_default")]
     volume_mounts: Vec<VolumeMount>,
+    #[serde(default, deserialize_with = "or_default")]
+    security_context: SecurityContext,
 }
 
 /// The API server fills in the number.
@@ -292,24 +297,22 @@ impl From<Pod> for super::Pod {
         let policy = restart_policy(spec.restart_policy.as_deref().unwrap_or("Always"));
         let of_objects = spec.volumes.iter().filter(|volume| volume.follows_an_object());
         let of_objects: HashSet<_> = of_objects.map(|volume| volume.name.as_str()).collect();
+        let declared = |container: &Container, sidecar: bool, statuses: &[ContainerStatus]| {
+            let user = container.security_context.user(&spec.security_context);
+            declare(container, sidecar, policy, user, &of_objects, statuses)
+        };
         let mut places = Vec::new();
         let mut containers = Vec::new();
         for (index, container) in spec.init_containers.iter().enumerate() {
             // Other init containers have ended when the pod runs, and must not be restarted.
             if container.restart_policy.as_deref() == Some("Always") {
                 places.push(Place { init: true, index });
-                containers.push(declare(
-                    container,
-                    true,
-                    policy,
-                    &of_objects,
-                    &status.init_container_statuses,
-                ));
+                containers.push(declared(container, true, &status.init_container_statuses));
             }
         }
         for (index, container) in spec.containers.iter().enumerate() {
             places.push(Place { init: false, index });
-            containers.push(declare(container, false, policy, &of_objects, &status.container_statuses));
+            containers.push(declared(container, false, &status.container_statuses));
         }
         Self {
             finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
@@ -382,6 +385,7 @@ fn declare(
     container: &Container,
     sidecar: bool,
     pod_policy: RestartPolicy,
+    user: UserSource,
     of_objects: &HashSet<&str>,
     statuses: &[ContainerStatus],
 ) -> DeclaredContainer {
@@ -409,6 +413,7 @@ fn declare(
         devices: container.resources.limits.devices.clone(),
         env_from_objects: !container.env_from.is_empty() || container.env.iter().any(Env::follows_an_object),
         sub_path_of_objects: container.volume_mounts.iter().any(follows_an_object),
+        user,
         container_id: reported.and_then(|reported| reported.container_id.as_deref()).and_then(bare_id),
         ready: reported.is_some_and(|reported| reported.ready),
         started: reported.is_some_and(|reported| reported.started),

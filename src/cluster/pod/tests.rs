@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::status::Phase;
-use crate::operation::snapshot::{DeclaredContainer, ExecProbe, Gate, Liveness, PullPolicy, RestartPolicy};
+use crate::operation::snapshot::{
+    DeclaredContainer, ExecProbe, Gate, Liveness, PullPolicy, RestartPolicy, UserSource,
+};
 
 fn read(pod: &Value) -> Pod {
     // From text, as it is received.
@@ -102,6 +104,7 @@ fn a_pod_of_today_in_the_words_of_the_decisions() {
         devices: Vec::new(),
         env_from_objects: false,
         sub_path_of_objects: false,
+        user: UserSource::Image,
         container_id: None,
         ready: false,
         started: false,

@@ -22,8 +22,9 @@ use crate::failure::Class;
 use crate::process::backoff::Backoff;
 use crate::process::log::chain;
 
-/// The server sends a bookmark every minute if nothing happens. After a longer silence the connection is considered
-/// dead.
+/// Most servers send a bookmark every minute if nothing happens. After a longer silence the connection is considered
+/// dead, and the server is asked for its version: one that was restored from an older backup accepts a watch from a
+/// version that it does not have yet, and sends nothing.
 const SILENCE: Duration = Duration::from_secs(90);
 /// After a watch that lasted this long, the next one is tried at once.
 const STEADY: Duration = Duration::from_secs(5);
@@ -31,9 +32,11 @@ const STEADY: Duration = Duration::from_secs(5);
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// The interval at which a missing kind is looked for.
 const UNTIL_INSTALLED: Duration = Duration::from_secs(60);
+/// The pause before the second look for a kind. A server that is starting does not have custom kinds for a moment.
+const SECOND_LOOK: Duration = Duration::from_secs(3);
 /// After this many failures in a row, the version to watch from is dropped; after as many failed lists, the newest
-/// version that was seen is dropped as well. A server that was restored from an older backup would refuse both for
-/// ever.
+/// version that was seen is dropped as well: a server that was restored from an older backup would refuse such a list
+/// for ever.
 const TRUSTED_FAILURES: u32 = 3;
 
 /// Runs until `stop`. After that the cache is not current.
@@ -62,8 +65,8 @@ struct Follower<'a, T> {
     failures: u32,
     /// Whether the log already says that the server is unreachable.
     reported: bool,
-    /// Whether the API server did not have the kind at the last list.
-    absent: bool,
+    /// How many times in a row the API server did not have the kind.
+    absences: u32,
 }
 
 async fn follow<T: Cached>(shared: &Shared<T>) {
@@ -77,13 +80,18 @@ async fn follow<T: Cached>(shared: &Shared<T>) {
         opened: None,
         failures: 0,
         reported: false,
-        absent: false,
+        absences: 0,
     };
     loop {
         let ended = follower.follow_once().await;
         shared.set_current(false);
         follower.ended(ended);
-        sleep(if follower.absent { UNTIL_INSTALLED } else { pause(follower.failures) }).await;
+        sleep(match follower.absences {
+            0 => pause(follower.failures),
+            1 => SECOND_LOOK,
+            _ => UNTIL_INSTALLED,
+        })
+        .await;
         follower.failures = follower.failures.saturating_add(1);
     }
 }
@@ -101,13 +109,13 @@ impl<T: Cached> Follower<'_, T> {
                 listed = self.list().await;
             }
             self.record_absence(listed.as_ref().err());
-            if self.absent {
-                self.shared.replace(Vec::new());
+            if self.is_absent() {
+                self.shared.replace(Vec::new(), Quota::default());
                 return Ok(());
             }
             self.failed_lists = if listed.is_err() { self.failed_lists.saturating_add(1) } else { 0 };
-            let listed = listed?;
-            self.shared.replace(listed.items);
+            let (listed, quota) = listed?;
+            self.shared.replace(listed.items, quota);
             // The list's version is used even if it is older: it is then the newest that exists.
             self.newest = Some(listed.version.clone());
             self.version = Some(listed.version);
@@ -133,16 +141,31 @@ impl<T: Cached> Follower<'_, T> {
                 }
             }
         }
-        Ok(())
+        self.shared.set_current(false);
+        self.check_version().await
     }
 
-    /// Lists all objects, in the API version that the server last had.
-    async fn list(&mut self) -> Result<Listed<T>, Error> {
-        let server = &self.shared.server;
+    /// Lists all objects that are cached, in the API version that the server last had, and counts them.
+    async fn list(&mut self) -> Result<(Listed<T>, Quota), Error> {
+        let shared = self.shared;
+        let server = &shared.server;
         self.selection.version = T::OLDER.filter(|_| server.is_older(&T::group(&())));
         let mut quota = Quota::default();
-        let admits = |object: &T| quota.admits(&T::kind(&()), object.share(), true);
-        server.list_of_age(&self.selection, &self.age(), admits).await
+        let admits = |object: &T| shared.admits(object, &mut quota);
+        let listed = server.list_of_age(&self.selection, &self.age(), admits).await?;
+        Ok((listed, quota))
+    }
+
+    /// Drops the version to watch from if the server is not that new. A list of all objects after every silence would
+    /// be too expensive: servers send no bookmarks for a kind of which nothing has changed for long.
+    async fn check_version(&mut self) -> Result<(), Error> {
+        let newest = self.shared.server.newest_version::<T>(&self.selection).await?;
+        let number = |version: &str| version.parse::<u64>().ok();
+        let from = self.version.as_deref().and_then(number);
+        if from.is_none() || number(&newest) < from {
+            self.version = None;
+        }
+        Ok(())
     }
 
     /// How old the next list may be. An older state than the one already seen would look like a change.
@@ -168,13 +191,20 @@ impl<T: Cached> Follower<'_, T> {
         }
     }
 
+    /// True if the API server did not have the kind at two looks.
+    fn is_absent(&self) -> bool {
+        self.absences > 1
+    }
+
     /// A kind that the API server does not have is not a failure, because its definition may be installed later.
     /// Logged once.
     fn record_absence(&mut self, error: Option<&Error>) {
-        let absent = error.is_some_and(|error| error.class() == Class::Gone);
-        if absent != std::mem::replace(&mut self.absent, absent) {
+        let was_absent = self.is_absent();
+        let is_gone = error.is_some_and(|error| error.class() == Class::Gone);
+        self.absences = if is_gone { self.absences.saturating_add(1) } else { 0 };
+        if self.is_absent() != was_absent {
             let what = &self.shared.selection.what;
-            if absent {
+            if self.is_absent() {
                 tracing::warn!(
                     "{what} are not watched: the API server does not have the kind {}. Install its definition (`inplace crds` prints those of this project); \
                      the API server is asked again every minute",

@@ -5,6 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 
 /// This part of its limit is left to each namespace, also if the others have used what there is for all.
 const LEFT_TO_EACH: usize = 16;
+/// The keys of refused objects that are remembered. Beyond them only the namespace is.
+const MAX_REFUSED: usize = 1024;
 
 /// The size of one object and the limits that it counts towards.
 pub(crate) struct Share {
@@ -24,6 +26,9 @@ pub(super) struct Quota {
     all: usize,
     /// Namespaces of which an object was not cached, as it was logged.
     full: BTreeSet<String>,
+    /// Keys of the objects that were not cached and may still exist, and beginnings of keys (`namespace/`), which stay
+    /// until the next list.
+    refused: BTreeSet<String>,
 }
 
 impl Quota {
@@ -48,6 +53,31 @@ impl Quota {
         }
         self.count(namespace, bytes);
         true
+    }
+
+    /// Remembers an object that was not admitted.
+    pub(super) fn refuse(&mut self, mut key: String) {
+        if self.refused.len() >= MAX_REFUSED {
+            key.truncate(key.find('/').map_or(0, |at| at + 1));
+        }
+        self.refused.insert(key);
+    }
+
+    /// Forgets that an object was not admitted: it is gone, or there is a newer version of it. False if it was not known.
+    pub(super) fn forget(&mut self, key: &str) -> bool {
+        self.refused.remove(key)
+    }
+
+    /// True if an object of this namespace, with which its key begins, was not cached and may still exist.
+    pub(super) fn has_refused(&self, namespace: &str) -> bool {
+        let within = format!("{namespace}/");
+        let next = self.refused.range(within.clone()..).next();
+        next.is_some_and(|key| key.starts_with(&within))
+    }
+
+    /// Takes over what was refused by `list`, the quota of a new list.
+    pub(super) fn take_refused(&mut self, list: Self) {
+        self.refused = list.refused;
     }
 
     fn count(&mut self, namespace: String, bytes: usize) {
@@ -104,6 +134,28 @@ mod tests {
         assert!(quota.admits("Thing", Some(share("shop", 60)), true));
         quota.give_back(Some(share("other", 100)));
         assert!(!quota.bytes.contains_key("other"), "nothing is used of what is gone");
+    }
+
+    #[test]
+    fn a_namespace_has_refused_objects_until_the_last_of_them_is_gone() {
+        let mut quota = Quota::default();
+        for key in ["shop/a", "shop/b", "shop-2/a"] {
+            quota.refuse(key.to_owned());
+        }
+        assert!(quota.has_refused("shop") && !quota.has_refused("sho") && !quota.has_refused("other"));
+        quota.forget("shop/a");
+        assert!(quota.has_refused("shop"));
+        quota.forget("shop/b");
+        assert!(!quota.has_refused("shop") && quota.has_refused("shop-2"));
+        for number in 0..2 * MAX_REFUSED {
+            quota.refuse(format!("hostile/{number}"));
+        }
+        quota.refuse("shop/a".to_owned());
+        assert_eq!(quota.refused.len(), MAX_REFUSED + 2, "of what is too much only the namespaces");
+        quota.forget("shop/a");
+        assert!(quota.has_refused("shop"), "not known before the next list");
+        quota.take_refused(Quota::default());
+        assert!(!quota.has_refused("shop") && !quota.has_refused("hostile"));
     }
 
     #[test]

@@ -113,8 +113,8 @@ impl Trim for AnyRollout {
     type Kind = InPlaceRollout;
     type Source = Value;
 
-    fn trim(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
+    fn trim(mut source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&mut source);
         let rollout = readable(&meta, source);
         (meta, Self(rollout))
     }
@@ -417,12 +417,14 @@ impl Server {
             namespace: Some(own.namespace.clone()),
             ..Selection::default()
         };
-        let list = self.list::<Trimmed<AnyRollout>>(&selection).await?;
         let is_other = |other: &InPlaceRollout| {
             let other = Rollout::read(other.clone());
             other.name != own.name && other.is_active() && other.has_target_of(&own)
         };
-        Ok(list.items.into_iter().filter_map(|any| any.value.0).filter(is_other).collect())
+        // All others, of which a namespace may have many, are dropped as they are read.
+        let accepts = |any: &Trimmed<AnyRollout>| any.value.0.as_ref().is_some_and(is_other);
+        let list = self.list_of_age(&selection, &Age::Newest, accepts).await?;
+        Ok(list.items.into_iter().filter_map(|any| any.value.0).collect())
     }
 
     /// The names of the pods with these labels.

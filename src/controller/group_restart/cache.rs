@@ -158,14 +158,20 @@ impl Read for GroupPod {
         let text = |key| meta.annotations.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str);
         let (failure, status) = (text(annotation::GROUP_FAILURE), text(annotation::STATUS));
         let policy = text(annotation::GROUP_RESTART_POLICY).to_owned();
-        let bytes = failure.len() + policy.len();
+        let texts = failure.len() + policy.len();
         let status: Option<Status> = serde_json::from_str(status).ok();
         let failure: Option<GroupFailure> = serde_json::from_str(failure).ok();
+        let failure = failure.filter(|failure| failure.is_open(status.as_ref()));
+        let restarted = failure.as_ref().zip(status).filter(|(failure, status)| failure.follows(status));
+        let restarted_by = restarted.map(|(_, status)| status.id);
+        let bytes = texts + restarted_by.as_ref().map_or(0, String::len);
         let pod = Self {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
-            failure: failure.filter(|failure| failure.is_open(status.as_ref())),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            failure,
             policy,
+            restarted_by,
         };
         let runs = !matches!(source.status.phase.as_str(), "Succeeded" | "Failed");
         (meta, runs.then_some(pod), bytes)
@@ -176,18 +182,24 @@ impl Read for Earlier {
     type Kind = InPlaceRollout;
     type Source = Value;
 
-    fn read(source: Value) -> (ObjectMeta, Option<Self>, usize) {
-        let meta = meta_of(&source);
+    fn read(mut source: Value) -> (ObjectMeta, Option<Self>, usize) {
+        let meta = meta_of(&mut source);
         let name = meta.name.clone().unwrap_or_default();
         let rollout = readable::<InPlaceRollout>(&meta, source);
         // A user's rollout may have the label too.
         let is_own = |rollout: &InPlaceRollout| {
             rollout.spec.strategy == Strategy::Together && name.contains(NAME_PART)
         };
-        let value = rollout.filter(is_own).map(|rollout| Self {
-            name: name.clone(),
-            created: meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0),
-            has_ended: rollout.status.is_some_and(|status| status.phase.is_terminal()),
+        let value = rollout.filter(is_own).map(|rollout| {
+            let status = rollout.status.unwrap_or_default();
+            let created = meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0);
+            Self {
+                name: name.clone(),
+                uid: meta.uid.clone().unwrap_or_default(),
+                created,
+                started: status.group.and_then(|group| group.start_at),
+                ended: status.phase.is_terminal().then(|| status.finished_at.unwrap_or(created)),
+            }
         });
         (meta, value, 0)
     }

@@ -68,8 +68,8 @@ impl Trim for CachedObject {
     type Kind = ContainerRecreateRequest;
     type Source = Value;
 
-    fn trim(source: Value) -> (ObjectMeta, Self) {
-        let (meta, bytes) = (meta_of(&source), memory_of_spec(&source));
+    fn trim(mut source: Value) -> (ObjectMeta, Self) {
+        let (meta, bytes) = (meta_of(&mut source), memory_of_spec(&source));
         let object = readable::<ContainerRecreateRequest>(&meta, source);
         let bytes = if object.is_some() { bytes } else { 0 };
         (meta, Self { object: object.map(|object| Arc::new(RecreateRequest::read(object))), bytes })
@@ -219,6 +219,30 @@ impl Server {
         match self.ask::<CorePod>(&format!("reading pod {namespace}/{name}"), request).await {
             Ok(pod) => Ok(Some(Pod::read(&pod))),
             Err(error) if error.class() == Class::Gone => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// True if the object of this name and uid works on the pod. The API server is asked, because an object that
+    /// exists may be missing in the cache.
+    pub(super) async fn works_on(&self, key: &Key, uid: &str, pod: &str) -> Result<bool, Error> {
+        // The name in a record is the user's.
+        if !crate::api::request::is_dns_subdomain(&key.name) {
+            return Ok(false);
+        }
+        let selection = Selection {
+            what: key.to_string(),
+            namespace: Some(key.namespace.clone()),
+            fields: Some(format!("metadata.name={}", key.name)),
+            ..Selection::default()
+        };
+        let works = |object: &RecreateRequest| !object.deleting && object.works_on(uid, pod);
+        match self.list::<Trimmed<CachedObject>>(&selection).await {
+            // What cannot be read is left alone.
+            Ok(listed) => Ok(listed.items.iter().any(|seen| {
+                seen.meta.uid.as_deref() == Some(uid) && seen.value.object.as_deref().is_none_or(works)
+            })),
+            Err(error) if error.class() == Class::Gone => Ok(false),
             Err(error) => Err(error),
         }
     }

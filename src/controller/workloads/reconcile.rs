@@ -68,9 +68,10 @@ async fn reconcile_cached(context: &Context, key: &Key, workload: &Workload) -> 
         pods.into_iter().partition(|(ownership, _)| *ownership == PodOwnership::Own);
     let revisions = context.cache.orphaned_revisions(spec);
     if !revisions.is_empty() || others.iter().any(|(ownership, _)| *ownership != PodOwnership::Leave) {
-        adopt_and_release(context, key, workload, &revisions, &others).await?;
-        // The next reconciliation observes what was adopted.
-        return Ok(Outcome { again: Some(std::time::Duration::ZERO), ..Outcome::default() });
+        let has_changed = adopt_and_release(context, key, workload, &revisions, &others).await?;
+        // The next reconciliation observes what was adopted. If nothing was, the cache is too old.
+        let again = Some(std::time::Duration::ZERO);
+        return Ok(Outcome { stale: !has_changed, again, ..Outcome::default() });
     }
     let own: Vec<_> = own.into_iter().map(|(_, pod)| pod).collect();
     report_unadopted(context, key, workload).await;
@@ -197,21 +198,25 @@ async fn adopt_and_release(
     workload: &Workload,
     revisions: &[VersionedRef],
     pods: &[(PodOwnership, PodEntry)],
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let spec = &workload.spec;
     let adopts = !revisions.is_empty() || pods.iter().any(|(ownership, _)| *ownership == PodOwnership::Adopt);
     // A workload that was deleted must not adopt pods, nor may a new workload of the same name adopt them by this
     // decision. Hence the uid is read from the API server.
     if adopts && context.server.workload_uid(key).await?.as_ref() != Some(&spec.uid) {
-        return Ok(());
+        return Ok(false);
     }
     let owner = new_pod::owner(spec);
+    let mut has_changed = false;
     // Revisions first: whether a pod is touched depends on the revision that it is at.
     for revision in revisions {
         let done = context.server.adopt_revision(&key.namespace, revision, &owner).await;
         context.metrics.wrote("patch", &done);
         match done {
-            Ok(seen) => context.cache.upsert_revision(seen),
+            Ok(seen) => {
+                context.cache.upsert_revision(seen);
+                has_changed = true;
+            }
             Err(error) if error.class() == Class::Gone => {}
             Err(error) => return Err(error),
         }
@@ -224,12 +229,15 @@ async fn adopt_and_release(
         let done = context.server.own_pod(&key.namespace, &VersionedRef::of(cached), &owner, adopt).await;
         context.metrics.wrote("patch", &done);
         match done {
-            Ok(seen) => context.cache.pods.upsert(seen),
+            Ok(seen) => {
+                context.cache.pods.upsert(seen);
+                has_changed = true;
+            }
             Err(error) if error.class() == Class::Gone => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(has_changed)
 }
 
 /// Writes the status if it has changed.

@@ -6,6 +6,7 @@
 mod fence;
 mod files;
 mod live;
+mod user;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 pub use self::files::{TerminationLog, fresh_termination_log, legacy_log_link};
+pub use self::user::ImageUser;
 use crate::api::annotation;
 use crate::api::pod_template::asks_own_pod;
 use crate::cri::convert::is_id;
@@ -51,6 +53,9 @@ pub enum NotCloneable {
     /// Windows containers are not supported.
     #[error("it is a Windows container")]
     Windows,
+    /// containerd writes the folder of the mounted image into the configuration, and refuses one that has it.
+    #[error("it mounts an image as a volume: the runtime does not accept the configuration that it reports")]
+    ImageVolume,
 }
 
 /// The part of `info["info"]` that is read. The rest is not needed, and may have any form.
@@ -91,6 +96,9 @@ impl Source {
         }
         if config.metadata.as_ref().is_none_or(|metadata| metadata.name.is_empty()) {
             return Err(NotCloneable::Unreadable("it has no name".to_owned()));
+        }
+        if config.mounts.iter().any(|mount| mount.image.is_some()) {
+            return Err(NotCloneable::ImageVolume);
         }
         live::environment(&mut config.envs, &spec)?;
         live::resources(&mut config, &spec, status);

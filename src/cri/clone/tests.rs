@@ -265,6 +265,15 @@ fn refusals_name_fields_and_never_values() {
 }
 
 #[test]
+fn a_container_with_an_image_volume_is_not_cloned() {
+    let mount = r#""mounts": [{"container_path": "/model", "host_path": "/run/containerd/image-volumes/s/i",
+        "readonly": true, "image": {"image": "sha256:9"}, "image_sub_path": "v1"}, "#;
+    let config = CONFIG.replacen(r#""mounts": ["#, mount, 1);
+    assert_eq!(source(&config, SPEC).unwrap_err(), NotCloneable::ImageVolume);
+    assert!(source(&config.replacen(r#"{"image": "sha256:9"}"#, "null", 1), SPEC).is_ok());
+}
+
+#[test]
 fn the_kubelets_termination_log_is_found() {
     let path = PathBuf::from("/var/lib/kubelet/pods/6d1c/containers/app/0a1b2c3d");
     assert_eq!(source(CONFIG, SPEC).unwrap().termination_log(), Some(TerminationLog { old: path }));

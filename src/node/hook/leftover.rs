@@ -3,7 +3,7 @@
 //!
 //! HookRuns of failed hooks stay for inspection. HookRuns of open operations are left to their operations.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use kube::ResourceExt as _;
@@ -11,8 +11,10 @@ use tokio::time::sleep;
 
 use crate::api::annotation;
 use crate::api::hook_run::HookPhase;
+use crate::api::pod_ref::PodRef;
 use crate::api::request::label_value;
 use crate::cluster::hooks::{HookRuns, Summary};
+use crate::cluster::pods::NodePods;
 use crate::cluster::server::Server;
 use crate::node::journal::Journal;
 use crate::process::log::chain;
@@ -20,9 +22,9 @@ use crate::process::log::chain;
 /// The pause between two attempts while the API server is unreachable.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The operations that an earlier process has ended: namespace and name of the pod, and the ID as a label value.
+/// The operations that an earlier process has ended: the pod, and the ID as a label value.
 #[derive(Debug)]
-pub struct LeftoverHookRuns(HashSet<(String, String, String)>);
+pub struct LeftoverHookRuns(HashSet<(PodRef, String)>);
 
 impl LeftoverHookRuns {
     /// Reads the ended operations from the journal. To be called before the first operation of this process:
@@ -37,18 +39,23 @@ impl LeftoverHookRuns {
             Vec::new()
         });
         for entry in entries.into_iter().flatten() {
-            let of_pod = |id: &String| (entry.pod.namespace.clone(), entry.pod.name.clone(), label_value(id));
-            ended.extend(entry.finished.iter().map(of_pod));
+            ended.extend(entry.finished.iter().map(|id| (entry.pod.clone(), label_value(id))));
         }
         Self(ended)
     }
 
-    /// Deletes the HookRuns of these operations, once the cache of this node's HookRuns has synced.
-    pub async fn delete(self, server: Server, mut runs: HookRuns) {
+    /// Deletes the HookRuns of these operations, once the caches of this node's pods and HookRuns have synced. The
+    /// HookRuns of a pod that is gone are deleted with it.
+    pub async fn delete(self, server: Server, mut pods: NodePods, mut runs: HookRuns) {
+        while !pods.has_synced() {
+            pods.changed().await;
+        }
         while !runs.has_synced() {
             runs.changed().await;
         }
-        for run in runs.list().into_iter().filter(|run| self.holds(run)) {
+        let owners: HashMap<_, _> =
+            pods.list().iter().map(|pod| (pod.api_uid().to_owned(), pod.reference())).collect();
+        for run in runs.list().into_iter().filter(|run| self.holds(run, &owners)) {
             let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
             let uid = run.uid().unwrap_or_default();
             while let Err(error) = server.delete_hook_run(&namespace, &name, &uid).await {
@@ -64,13 +71,14 @@ impl LeftoverHookRuns {
         }
     }
 
-    fn holds(&self, run: &Summary) -> bool {
+    /// `owners`: the pods by their uid at the API server. A pod of the same name may have been made again, and the
+    /// journal has another uid for a static pod.
+    fn holds(&self, run: &Summary, owners: &HashMap<String, PodRef>) -> bool {
         let failed = run.status().is_ok_and(|status| {
             status.phase.is_some_and(|phase| phase.is_completed() && phase != HookPhase::Successful)
         });
         let (Some(id), false) = (run.labels().get(annotation::OPERATION), failed) else { return false };
-        let namespace = run.namespace().unwrap_or_default();
-        let ended = |pod: &String| self.0.contains(&(namespace.clone(), pod.clone(), id.clone()));
-        run.owner_references().iter().any(|owner| owner.kind == "Pod" && ended(&owner.name))
+        let ended = |pod: &PodRef| self.0.contains(&(pod.clone(), id.clone()));
+        run.owner_references().iter().filter_map(|owner| owners.get(&owner.uid)).any(ended)
     }
 }

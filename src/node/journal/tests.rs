@@ -147,6 +147,55 @@ fn one_process_works_on_a_pod() {
     journal.hold(&pod("a")).unwrap();
 }
 
+/// A process may remove the file between the opening and the locking of another one.
+#[test]
+fn a_lock_file_that_was_removed_is_no_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.lock");
+    let file = std::fs::File::create(&path).unwrap();
+    assert!(is_at(&file, &path));
+    std::fs::remove_file(&path).unwrap();
+    assert!(!is_at(&file, &path));
+    let _next = std::fs::File::create(&path).unwrap();
+    assert!(!is_at(&file, &path));
+}
+
+#[test]
+fn a_lock_file_that_exists_is_locked_on_a_read_only_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.lock");
+    let refused = || lock_file(&path, Err(io::ErrorKind::ReadOnlyFilesystem.into()));
+    assert_eq!(refused().unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+    drop(lock_file(&path, std::fs::File::create(&path)).unwrap());
+    let _held = Flock::lock(refused().unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    assert!(Flock::lock(refused().unwrap(), FlockArg::LockExclusiveNonblock).is_err());
+    let other = lock_file(&path, Err(io::ErrorKind::PermissionDenied.into()));
+    assert_eq!(other.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+}
+
+/// On a read-only disk that would fail.
+#[test]
+fn the_permissions_of_a_folder_are_set_once() {
+    let state = tempfile::tempdir().unwrap();
+    let (folder, probe) = (state.path().join("journal"), state.path().join("probe"));
+    Journal::open(state.path()).unwrap();
+    let changed = |path: &Path| {
+        let of = std::fs::metadata(path).unwrap();
+        (of.ctime(), of.ctime_nsec())
+    };
+    let before = changed(&folder);
+    // The clock of the file system advances in steps.
+    std::fs::write(&probe, "").unwrap();
+    while changed(&probe) <= before {
+        std::fs::write(&probe, "x").unwrap();
+    }
+    Journal::open(state.path()).unwrap();
+    assert_eq!(changed(&folder), before);
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+    Journal::open(state.path()).unwrap();
+    assert_eq!(std::fs::metadata(&folder).unwrap().mode() & 0o7777, 0o700);
+}
+
 #[test]
 fn a_uid_cannot_lead_out_of_the_folder() {
     let journal = Journal::open(tempfile::tempdir().unwrap().path()).unwrap();

@@ -3,9 +3,11 @@
 use jiff::SignedDuration;
 
 use crate::api::annotation;
+use crate::api::status::Phase;
 use crate::failure::Class;
 use crate::operation::effect::{Effect, Verb};
 use crate::operation::fixtures::{Answer, Bench, Kubelet, at, find, instance, pod};
+use crate::operation::next::unseen;
 use crate::operation::note::Note;
 use crate::operation::outcome::{Failure, Outcome};
 use crate::operation::snapshot::{Container, Gate, Owner, Snapshot, State};
@@ -100,7 +102,8 @@ fn a_pod_that_was_rebooted_under_a_drained_restart_takes_traffic_again() {
 
 #[test]
 fn a_swap_in_a_new_sandbox_is_judged_by_the_image() {
-    for (image, good) in [("sha:v2", true), ("sha:v1", false)] {
+    let cases = [("sha:v2", Phase::Succeeded), ("sha:v1", Phase::RolledBack), ("sha:v3", Phase::Failed)];
+    for (image, phase) in cases {
         let mut bench = Bench::beside(Kubelet::Watching, DRAINED_SWAP);
         let mut moved = false;
         while !moved {
@@ -114,10 +117,57 @@ fn a_swap_in_a_new_sandbox_is_judged_by_the_image() {
             assert_eq!(ended, None);
         }
         let outcome = bench.obey();
-        assert_eq!(outcome == Outcome::Succeeded, good, "{outcome:?}");
+        assert_eq!(outcome.phase(), phase, "{outcome:?}");
         let closed = Gate::Closed { reason: annotation::GATE_FAILED.into() };
-        assert_eq!(gate(&bench), if good { Gate::Open } else { closed });
+        assert_eq!(gate(&bench), if phase == Phase::Failed { closed } else { Gate::Open });
     }
+}
+
+/// The new image fails there, or has failed before. Then the pod's spec is all that is changed.
+#[test]
+fn a_swap_that_fails_is_rolled_back_in_a_new_sandbox() {
+    for has_failed in [false, true] {
+        let mut bench = Bench::beside(Kubelet::Watching, DRAINED_SWAP);
+        play_until(&mut bench, Verb::Respec);
+        if has_failed {
+            let failure = Failure::NotReady { container: "app".into(), seconds: 1 };
+            bench.operation.note(Note::RollBack(failure));
+        }
+        move_pod(&mut bench.snapshot, "sha:v2");
+        find(&mut bench.snapshot, "app-new").state = State::Exited;
+        let begun = bench.log.len();
+        let outcome = bench.play(|effect, snapshot| {
+            if effect.verb() == Verb::Respec {
+                let new = find(snapshot, "app-new");
+                (new.state, new.image_id) = (State::Running, "sha:v1".into());
+            }
+            Answer::Obey
+        });
+        assert!(matches!(outcome, Outcome::RolledBack(_)), "{outcome:?} {:?}", bench.log);
+        assert_eq!(bench.log[begun..], ["Respec app repo/app:v1", "Gate Open"]);
+        assert!(bench.now < bench.operation.deadline_at);
+    }
+}
+
+/// Its kubelet starts all containers in the new sandbox: those that were swapped with the new image, the others with the
+/// previous one.
+#[test]
+fn a_pod_that_is_half_swapped_when_it_gets_a_new_sandbox_is_rolled_back() {
+    let text = r#"{"containers":[{"name":"app","image":"repo/app:v2"},{"name":"side","image":"repo/app:v2"}],
+        "engine":"Respec","eachReady":true}"#;
+    let mut bench = Bench::beside(Kubelet::Watching, text);
+    play_until(&mut bench, Verb::Respec);
+    move_pod(&mut bench.snapshot, "sha:v2");
+    let outcome = bench.play(|effect, snapshot| {
+        if effect.verb() == Verb::Respec {
+            find(snapshot, "app-new").image_id = "sha:v1".into();
+        }
+        Answer::Obey
+    });
+    let is_lost = matches!(outcome, Outcome::RolledBack(Failure::Sandbox { .. }));
+    assert!(is_lost, "{outcome:?} {:?}", bench.log);
+    let changes: Vec<_> = bench.log.iter().filter(|line| line.starts_with("Respec")).collect();
+    assert_eq!(changes, ["Respec app repo/app:v2", "Respec app repo/app:v1"]);
 }
 
 #[test]
@@ -231,6 +281,24 @@ fn a_container_of_node_run_comes_up_again_however_late_it_is() {
                 assert!(running[0].attempt > 2, "{what}");
             }
         }
+    }
+}
+
+/// Nothing else starts it once the runtime answers again.
+#[test]
+fn a_container_of_node_run_that_is_down_is_not_given_up_while_the_runtime_does_not_answer() {
+    for (owner, waits) in [(Owner::NodeRun, true), (Owner::Nobody, false)] {
+        let mut bench = Bench::new(RESTART, pod(owner));
+        play_until(&mut bench, Verb::Stop);
+        let late = bench.operation.deadline_at + SignedDuration::from_hours(1);
+        assert_eq!(unseen(&bench.operation, late, "no socket").is_none(), waits);
+        let mut ending = bench.operation.clone();
+        ending.note(Note::End(Outcome::Succeeded));
+        assert_eq!(unseen(&ending, late, "no socket"), Some(Outcome::Succeeded));
+        while bench.operation.targets[0].reached.is_none() {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        assert!(unseen(&bench.operation, late, "no socket").is_some());
     }
 }
 

@@ -5,7 +5,7 @@ use crate::failure::Class;
 use crate::operation::fixtures::{
     ALIAS, Answer, Bench, Kubelet, at, declared, find, instance, pod_in_cluster, situation_in_cluster,
 };
-use crate::operation::outcome::Outcome;
+use crate::operation::outcome::{Outcome, Withdrawal};
 use crate::operation::preflight::Situation;
 use crate::operation::snapshot::StartError;
 
@@ -177,6 +177,48 @@ fn a_change_that_is_refused_leaves_everything_as_it_was() {
             assert_eq!(bench.log.iter().filter(|line| line.starts_with("Respec")).count(), tries);
             assert_eq!(bench.snapshot, pod_in_cluster());
         }
+    }
+}
+
+/// The admission policy admits only the images that the current request names, which is the next one by then.
+#[test]
+fn what_is_denied_after_the_request_was_replaced_is_left_to_the_next_one() {
+    fn deny_side(effect: &Effect, _: &mut Snapshot) -> Answer {
+        match effect {
+            Effect::Respec { container, .. } if container == "side" => Answer::No(Class::Denied),
+            _ => Answer::Obey,
+        }
+    }
+    let denials = |bench: &Bench| bench.log.iter().filter(|line| line.starts_with("Respec side")).count();
+    // The withdrawal is seen after this many denials.
+    for (withdrawal, seen_after, tries) in
+        [(Withdrawal::Replaced, 0, 5), (Withdrawal::Replaced, 6, 6), (Withdrawal::Deleted, 0, 8)]
+    {
+        let mut bench = Bench::beside(Kubelet::Prompt, "swap app=repo/app:v2,side=repo/app:v3");
+        while bench.operation.targets[0].reached.is_none() || denials(&bench) < seen_after {
+            assert_eq!(bench.step(&mut deny_side), None);
+        }
+        bench.operation.withdraw(withdrawal);
+        let outcome = bench.play(deny_side);
+        assert_eq!(denials(&bench), tries, "{withdrawal:?}: {:?}", bench.log);
+        let status = crate::operation::report::status(&bench.operation);
+        assert_eq!(status.reason, "RespecFailed", "{status:?}");
+        let app = bench.snapshot.running("app");
+        if withdrawal == Withdrawal::Replaced {
+            let is_left = matches!(
+                &outcome,
+                Outcome::Failed { failure: Failure::Superseded { container, .. }, then: None, touched: true }
+                    if container == "side"
+            );
+            assert!(is_left, "{outcome:?}");
+            assert!(status.message.ends_with("the request that follows decides"), "{}", status.message);
+            assert_eq!((app[0].attempt, app[0].image_id.as_str()), (3, "sha:v2"), "{:?}", bench.log);
+        } else {
+            assert!(matches!(outcome, Outcome::RolledBack(Failure::Respec { .. })), "{outcome:?}");
+            assert_eq!((app[0].attempt, app[0].image_id.as_str()), (4, "sha:v1"), "{:?}", bench.log);
+        }
+        assert_eq!(bench.snapshot.running("side")[0].id, "side-2");
+        assert!(bench.snapshot.containers.iter().all(|container| !container.fence), "{:?}", bench.log);
     }
 }
 

@@ -3,7 +3,8 @@
 
 use crate::api::pod_template::ClaimTemplate;
 use crate::podtask::pod::Pod;
-use crate::podtask::task::Purpose;
+use crate::podtask::state::Stage;
+use crate::podtask::task::{PodTask, Purpose};
 use crate::workload::act::Planner;
 use crate::workload::action::Action;
 use crate::workload::claims::Claim;
@@ -20,12 +21,25 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// True when the claims of the pod are deleted with it, because a scale-in removes it. Another client may have
-    /// deleted the pod before its hook has saved what is in the claims; a pod whose hook has passed owns its claims
-    /// before it is deleted.
+    /// True when the claims of the pod are deleted with it, because a scale-in removes it.
     pub(super) fn takes_claims(&self, pod: &Pod, scaling: &Scaling<'_>) -> bool {
-        let gated = pod.is_deleting() && self.input.spec.hooks.pre_delete.is_some();
-        scaling.condemned.contains(pod.name.as_str()) && (!gated || self.owns_claim(pod))
+        scaling.condemned.contains(pod.name.as_str()) && self.has_saved(pod)
+    }
+
+    /// True unless the hook before the deletion has not saved what is in the claims: the pod has ended, another client has
+    /// deleted it, or it never ran. A pod whose hook has passed owns its claims before it is deleted. Claims without a volume
+    /// have no data.
+    pub(super) fn has_saved(&self, pod: &Pod) -> bool {
+        let input = self.input;
+        let leaves = |task: &&PodTask| task.purpose == Purpose::ScaleIn && task.stage == Stage::Chosen;
+        let has_passed = |task: &PodTask| {
+            let key = task.key();
+            input.runs_of(pod).iter().any(|run| run.key == key && !run.deleting && run.has_passed())
+        };
+        input.spec.hooks.pre_delete.is_none()
+            || self.owns_claim(pod)
+            || !self.has_volume(pod)
+            || pod.task.as_ref().filter(leaves).is_some_and(has_passed)
     }
 
     /// True when the pod can be deleted as far as its claims are concerned: once it owns them if it is `scaled_in`, so
@@ -36,13 +50,22 @@ impl Planner<'_, '_> {
 
     /// True when the pod owns a claim of the set.
     fn owns_claim(&self, pod: &Pod) -> bool {
-        let owns = |claim: &Claim| claim.owners.iter().any(|owner| owner.uid == pod.uid);
+        self.has_claim(pod, |claim| claim.owners.iter().any(|owner| owner.uid == pod.uid))
+    }
+
+    /// True when a volume is bound to a claim of the pod.
+    fn has_volume(&self, pod: &Pod) -> bool {
+        self.has_claim(pod, |claim| claim.bound)
+    }
+
+    /// True when `is` says so of a claim of the pod that exists.
+    fn has_claim(&self, pod: &Pod, is: impl Fn(&Claim) -> bool) -> bool {
         let input = self.input;
         let Some((set, ordinal)) = input.spec.stateful().zip(pod.ordinal(&input.spec.name)) else {
             return false;
         };
         let names = new_pod::claims(input.spec, set, &ordinal.to_string());
-        names.iter().any(|(name, _)| input.claims.get(name).is_some_and(owns))
+        names.iter().any(|(name, _)| input.claims.get(name).is_some_and(&is))
     }
 
     /// Gives the claims of `pod` the owners that the policy asks for. True when they have them.

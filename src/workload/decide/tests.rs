@@ -34,6 +34,7 @@ mod hook_fields;
 mod new_pods;
 mod prefetch;
 mod priority;
+mod replaced;
 mod resize;
 mod resize_again;
 mod scale;
@@ -138,6 +139,13 @@ fn step(sight: &mut Sight, draft: &Draft) -> Decision {
 fn hooks_end(sight: &mut Sight, phase: HookPhase) {
     for run in &mut sight.runs {
         run.phase = phase;
+    }
+}
+
+/// Ends the open hooks of updates in place with success; those of scale-ins go on.
+fn update_hooks_pass(sight: &mut Sight) {
+    for run in sight.runs.iter_mut().filter(|run| run.key.starts_with("InPlace/")) {
+        run.phase = HookPhase::Successful;
     }
 }
 

@@ -26,6 +26,7 @@ use crate::workload::hooks::{HookTemplates, Run, TemplateState};
 use crate::workload::input::CachedObjects;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
+use crate::workload::status::TOO_MANY;
 
 use super::{AgentMove, Move, PRE_DELETE, PRE_INPLACE, ResizeMove};
 use foreign::{Gate, Marks};
@@ -254,6 +255,8 @@ impl World {
         self.check_steps(&decision);
         self.check_foreign(&decision);
         self.check_claims(&decision);
+        self.check_replaced(&decision);
+        Self::check_stopped(&decision);
         for action in decision.actions.iter().take(writes) {
             self.write(action);
         }
@@ -269,6 +272,8 @@ impl World {
         let first = self.decision();
         self.check(&first);
         self.check_claims(&first);
+        self.check_replaced(&first);
+        Self::check_stopped(&first);
         for action in first.actions.iter().take(writes) {
             self.write(action);
         }
@@ -527,7 +532,9 @@ impl World {
     fn waits_for_retry(&self) -> bool {
         let has_failed = |pod: &Pod| pod.task.as_ref().is_some_and(|task| task.stage == Stage::Failed);
         let runs = self.runs.iter().any(|run| run.phase.is_completed() && run.phase != HookPhase::Successful);
-        self.pods.iter().any(has_failed) || runs || self.is_aborted()
+        // Also when the pods that failed are gone.
+        let stopped = self.report.conditions.iter().any(|condition| condition.reason == TOO_MANY);
+        self.pods.iter().any(has_failed) || runs || stopped || self.is_aborted()
     }
 
     /// The uids of the pods that are not being deleted.

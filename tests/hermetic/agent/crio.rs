@@ -120,6 +120,24 @@ async fn an_image_that_ends_is_rolled_back() {
     fixture.nothing_was_made();
 }
 
+/// CRI-O before 1.28 lists the image of a container by a digest of its repository, which is not the ID of the pulled image.
+#[tokio::test]
+async fn an_image_that_is_listed_by_its_digest_is_the_one_that_was_pulled() {
+    for (ends, phase, image) in [(false, "Succeeded", "img:v2"), (true, "RolledBack", "img:v1")] {
+        let fixture = Fixture::with_crio().await;
+        fixture.runtime.model(super::super::runtime::Model::become_old_crio);
+        if ends {
+            let soon = Some((Duration::from_millis(20), 3));
+            fixture.runtime.model(|model| model.image("img:v2").dies_after = soon);
+        }
+        let _agent = fixture.agent().await;
+        fixture.pod_request("web-0", Some("swap app=img:v2"));
+        let status = fixture.reported("web-0", "text-", phase).await;
+        assert_eq!(fixture.runtime.only("web-0/app").image(), image, "{status:#}");
+        fixture.nothing_was_made();
+    }
+}
+
 #[tokio::test]
 async fn hooks_run_before_and_after() {
     let fixture = Fixture::with_crio().await;

@@ -78,6 +78,35 @@ async fn a_disk_that_fills_up_while_a_pod_is_drained_leaves_it_in_traffic() {
     assert_eq!(fixture.attempt("web-0"), 1);
 }
 
+/// Long before the deadline, and at once if the request is deleted.
+#[tokio::test]
+async fn a_disk_that_hangs_while_a_pod_is_drained_leaves_it_in_traffic() {
+    for (is_deleted, grace, phase) in [(true, 300, "Cancelled"), (false, 1, "Failed")] {
+        let fixture = Arc::new(Fixture::found().await);
+        fixture.pod("web-0");
+        // Declared before the pipe, so that the agent ends after it even if the test fails.
+        let _agent = fixture.agent().await;
+        let pipe = Pipe(fixture.file("web-0", "json.new"));
+        let path = pipe.0.clone();
+        // From the moment at which the gate is closed.
+        let hang = move |_: &mut super::Store| mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        fixture.api.on("PATCH pod/status").first(hang);
+        let request = json!({ "id": "drained", "containers": [{ "name": "app" }],
+            "gracePeriodSeconds": grace });
+        fixture.pod_request("web-0", Some(&request.to_string()));
+        fixture.drained("web-0").await;
+        if is_deleted {
+            fixture.pod_request("web-0", None);
+        }
+        let status = fixture.reported("web-0", "drained", phase).await;
+        assert!(is_deleted || status["reason"] == "JournalFailed", "{status:#}");
+        fixture.api.until("an open gate", |store| gate(&store.pod("shop", "web-0").unwrap()) == OPEN).await;
+        assert!(fixture.runtime.fences().is_empty() && fixture.runtime.calls("StopContainer").is_empty());
+        drop(pipe);
+        fixture.concluded("web-0").await;
+    }
+}
+
 #[tokio::test]
 async fn an_image_that_was_rolled_back_on_a_full_disk_is_not_rolled_out_again() {
     let fixture = Fixture::with_crio().await;

@@ -18,6 +18,7 @@ mod prefetch;
 mod requests;
 mod traces;
 mod unreachable_server;
+mod users;
 
 use std::thread::JoinHandle;
 

@@ -83,6 +83,26 @@ async fn a_request_that_was_open_and_is_withdrawn_before_anything_is_touched_end
     assert_eq!(fixture.attempt("web-0"), 0);
 }
 
+/// The pod does not show that the request was there; the journal does.
+#[tokio::test]
+async fn a_request_that_was_open_without_a_status_and_is_withdrawn_ends_as_well() {
+    let fixture = Fixture::found().await;
+    fixture.pod("web-0");
+    let agent = fixture.agent().await;
+    fixture.runtime.on("PullImage").times(2).fault(Fault::Hang);
+    fixture.api.on("PATCH pod").fault(api_server::Fault::Hang);
+    fixture.pod_request("web-0", Some("swap app=img:v2"));
+    fixture.runtime.arrived("PullImage", "img:v2").await;
+    fixture.api.arrived("PATCH pod shop/web-0", 1).await;
+    agent.kill();
+    assert_eq!(fixture.status("web-0"), None);
+    fixture.pod_request("web-0", None);
+    let _agent = fixture.agent().await;
+    let status = fixture.reported("web-0", "text-", "Cancelled").await;
+    assert_eq!(status["reason"], "RequestDeleted");
+    assert_eq!(fixture.attempt("web-0"), 0);
+}
+
 #[tokio::test]
 async fn what_is_requested_during_the_outage_is_done_after_it() {
     let fixture = Arc::new(Fixture::found().await);

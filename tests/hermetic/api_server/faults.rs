@@ -41,6 +41,7 @@ const KNOWN: &[&str] = &[
     "PATCH gamedeployment/status",
     "PATCH inplacerollout/status",
     "POST inplacerollout",
+    "LIST containerrecreaterequests",
     "PATCH containerrecreaterequest/status",
     "GET controllerrevision",
     "POST controllerrevision",

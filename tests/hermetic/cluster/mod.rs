@@ -2,6 +2,7 @@
 
 mod connect;
 mod credentials;
+mod groups;
 mod watch;
 mod write;
 

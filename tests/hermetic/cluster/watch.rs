@@ -178,6 +178,42 @@ async fn a_server_that_was_set_back_in_time_is_believed() {
 }
 
 #[tokio::test]
+async fn a_server_that_was_set_back_and_says_nothing_is_believed() {
+    let fixture = Fixture::start().await;
+    fixture.spec("web-0", "restart app #9");
+    fixture.caught_up().await;
+    // The server accepts the version to continue from, which it does not have yet, and sends nothing.
+    fixture.api.before("WATCH pods", Store::set_back);
+    fixture.api.cut();
+    fixture.api.arrived("WATCH pods", 1).await;
+    fixture.until("it is current", NodePods::is_current).await;
+    silence().await;
+    fixture
+        .until("the old state is known", |pods| {
+            pods.is_current()
+                && pods.get(&fixture.web()).is_some_and(|pod| pod.request() == Some("restart app"))
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_kind_that_is_missing_for_a_moment_is_not_gone() {
+    let fixture = Fixture::start().await;
+    fixture.caught_up().await;
+    // A server that is starting does not have all kinds at once.
+    fixture.api.on("LIST pods").fault(Fault::Answer(404, "the server could not find the requested resource"));
+    fixture.api.compact();
+    fixture.api.arrived("LIST pods", 1).await;
+    fixture
+        .until("it is current again", |pods| {
+            assert_eq!(names(&fixture), ["web-0"]);
+            pods.is_current()
+        })
+        .await;
+    assert_eq!(fixture.api.count("LIST pods"), 2);
+}
+
+#[tokio::test]
 async fn many_changes_are_one_notification_for_every_waiter() {
     let fixture = Fixture::start().await;
     let mut waiters = [fixture.pods.clone(), fixture.pods.clone()];
@@ -201,13 +237,28 @@ async fn many_changes_are_one_notification_for_every_waiter() {
 async fn a_silent_watch_is_not_trusted_for_ever() {
     let fixture = Fixture::start().await;
     fixture.caught_up().await;
-    // Bookmarks would come every minute; after a longer silence the watch is opened again.
-    tokio::time::pause();
-    tokio::time::sleep(Duration::from_secs(100)).await;
-    tokio::time::resume();
+    silence().await;
     fixture.api.arrived("WATCH pods", 1).await;
     fixture.until("it is current", NodePods::is_current).await;
-    assert_eq!(fixture.api.count("LIST pods"), 0, "{:?}", fixture.api.calls());
+    // Only the version was asked for.
+    assert_eq!(fixture.api.count("LIST pods"), 1, "{:?}", fixture.api.calls());
+}
+
+#[tokio::test]
+async fn a_silent_watch_is_not_current_while_the_server_is_asked() {
+    let fixture = Fixture::start().await;
+    fixture.caught_up().await;
+    fixture.api.on("LIST pods").fault(Fault::Hang);
+    silence().await;
+    fixture.api.arrived("LIST pods", 1).await;
+    assert!(!fixture.pods.is_current());
+}
+
+/// Bookmarks would come every minute; after a longer silence the watch is opened again.
+async fn silence() {
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(95)).await;
+    tokio::time::resume();
 }
 
 #[tokio::test]

@@ -142,7 +142,7 @@ fn kubectl(args: &[&str]) -> Result<(), String> {
     for pair in args.windows(2) {
         match pair {
             ["-k" | "kustomize", folder] => exists(&format!("{folder}/kustomization.yaml"))?,
-            ["--patch-file", file] => exists(file)?,
+            ["--patch-file" | "-f", file] if *file != "-" => exists(file)?,
             _ => {}
         }
     }
@@ -374,6 +374,7 @@ fn a_block_that_is_wrong_is_found() {
         ("make nothing", "no target nothing"),
         ("kubectl apply -k daemonset/nothing", "daemonset/nothing"),
         ("kubectl kustomize daemonset/nothing | kubectl apply -f -", "daemonset/nothing"),
+        ("kubectl apply -f daemonset/nothing.yaml", "daemonset/nothing.yaml"),
         ("kubectl annotate pod web inplace.dev/request='explode app'", "explode"),
         ("helm install inplace daemonset/chart --set image.name=x", "image.name"),
         ("restart app\nswap app", "image"),

@@ -4,14 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Parser;
+use inplace::agent;
 use inplace::api::request::Request;
 use inplace::api::status::Phase;
 use inplace::operation::snapshot::Owner;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use super::super::runtime::{Call, Exec, Fault, Pod};
+use super::super::runtime::{Call, Exec, Fault, Model, Pod};
 use super::{Fixture, HOLDER, nobody, pod, pod_ref, request, shared_pod, short};
 
 /// When the process dies.
@@ -248,14 +251,58 @@ async fn the_handler_is_begun_once() {
     }
 }
 
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    args: agent::Args,
+}
+
+/// The pod was created again before the operation on the one of the same name had ended.
+#[tokio::test]
+async fn an_agent_without_a_server_resumes_the_newest_pod_of_a_name_whatever_it_resumes_first() {
+    let mut fixture = fixture(true).await;
+    let again = fixture.fake.put(pod().again());
+    for pod in [fixture.pod.clone(), pod_ref(&again)] {
+        fixture.pod = pod;
+        fixture.fake.forget();
+        fixture.die_at(request("restart app"), Moment::After, "StopContainer", "app#0").await;
+    }
+    let manifests = tempfile::tempdir().unwrap();
+    let line = [
+        "agent",
+        "--standalone",
+        "--listen=127.0.0.1:0",
+        "--image-reserve=0",
+        &format!("--pods-dir={}", manifests.path().display()),
+        &format!("--state-dir={}", fixture.state.path().display()),
+        &format!("--runtime-endpoint={}", fixture.fake.endpoint()),
+    ];
+    let CommandLine { args } = CommandLine::try_parse_from(line).unwrap();
+    let newest = fixture.pod.uid.clone();
+    let up = move |model: &Model| {
+        model.running("web-0/app").iter().any(|instance| {
+            let pod = instance.pod_config.metadata.as_ref().map(|metadata| metadata.uid.as_str());
+            instance.attempt() == 1 && pod == Some(newest.as_str())
+        })
+    };
+    tokio::select! {
+        ended = agent::run_until(args, CancellationToken::new()) => panic!("{ended:?}"),
+        () = fixture.fake.until("the newest pod runs", up) => {}
+    }
+}
+
 /// No kubelet starts it: an outage longer than the deadline must not leave it down.
 #[tokio::test]
 async fn the_time_in_which_the_runtime_is_away_after_the_stop_does_not_count() {
-    let outlast = async |request: Request, image: &str| {
+    let outlast = async |request: Request, outage: u64, image: &str| {
         let fixture = Fixture::open().await;
-        let away = Duration::from_secs(u64::from(request.deadline_seconds) - 1);
-        fixture.fake.restart_after("StopContainer", away);
+        fixture.fake.restart_after("StopContainer", Duration::from_secs(outage));
         fixture.succeeded(fixture.ask(request).await, image);
     };
-    tokio::join!(outlast(short("restart app", 8), "img:v1"), outlast(short("swap app=img:v2", 12), "img:v2"));
+    tokio::join!(
+        outlast(short("restart app", 8), 7, "img:v1"),
+        outlast(short("restart app", 8), 13, "img:v1"),
+        outlast(short("swap app=img:v2", 12), 11, "img:v2"),
+        outlast(short("swap app=img:v2", 20), 25, "img:v2"),
+    );
 }

@@ -146,6 +146,22 @@ async fn what_would_have_no_log_of_its_own_is_not_created() {
     assert_eq!(fixture.fake.times("created"), 0);
 }
 
+/// The kubelet's collection of images removes an image that no container uses.
+#[tokio::test]
+async fn an_image_that_is_gone_is_looked_for_again() {
+    let fixture = beside_a_kubelet(HOLDER).await;
+    fixture.restart().await.unwrap();
+    assert_eq!(fixture.fake.times("started fence app#2"), 1);
+    fixture.fake.model(|m| {
+        let old = m.image(HOLDER);
+        old.present = false;
+        let tags = std::mem::take(&mut old.repo_tags);
+        m.image("inplace:rebuilt").repo_tags.extend(tags);
+    });
+    fixture.ask(super::request("restart app #2")).await.unwrap();
+    assert_eq!(fixture.fake.times("started fence app#3"), 1, "{:#?}", fixture.events());
+}
+
 /// The runtime does not list the agent's own container as running when a name is reserved for the first time.
 #[tokio::test]
 async fn an_image_that_is_not_found_at_first_is_looked_for_again() {

@@ -35,6 +35,20 @@ async fn a_configuration_with_an_unknown_field() {
 }
 
 #[tokio::test]
+async fn a_container_with_an_image_volume() {
+    let volume = inplace::cri::proto::v1::Mount {
+        container_path: "/model".to_owned(),
+        readonly: true,
+        image: Some(inplace::cri::proto::v1::ImageSpec::default()),
+        ..Default::default()
+    };
+    let fixture = Fixture::of(pod().with(|config| config.mounts.push(volume))).await;
+    refused(&fixture, "restart app", "NotCloneable").await;
+    let error = fixture.restart().await.unwrap_err().to_string();
+    assert!(error.contains("an image as a volume"), "{error}");
+}
+
+#[tokio::test]
 async fn an_image_that_is_no_longer_there() {
     let fixture = Fixture::open().await;
     fixture.fake.model(|m| m.image("img:v1").present = false);

@@ -282,6 +282,29 @@ async fn a_pod_that_is_gone_is_forgotten() {
     assert!(known(&fixture.pod) && !known(&gone.pod));
 }
 
+/// A request that was refused leaves a lock and no journal. So does the sweep of a pod without an operation.
+#[tokio::test]
+async fn the_lock_of_a_pod_that_is_gone_is_removed_unless_it_is_held() {
+    let fixture = Fixture::open().await;
+    let (journal, client) = (&fixture.node.journal, &fixture.node.client);
+    let file = |uid: &str, end: &str| journal.path(uid).with_extension(end);
+    let gone = super::PodRef { uid: "gone".into(), ..fixture.pod.clone() };
+    let held = super::PodRef { uid: "held".into(), ..fixture.pod.clone() };
+    drop((journal.hold(&fixture.pod).unwrap(), journal.hold(&gone).unwrap()));
+    std::fs::write(file("gone-too", "panics"), "one\n").unwrap();
+    let lock = journal.hold(&held).unwrap();
+    remove_gone(client, journal).await.unwrap();
+    let left = |end: &str| {
+        let uids = [fixture.pod.uid.as_str(), "gone", "gone-too", "held"];
+        uids.map(|uid| file(uid, end).exists())
+    };
+    assert_eq!(left("lock"), [true, false, false, true]);
+    assert_eq!(left("panics"), [false; 4]);
+    drop(lock);
+    remove_gone(client, journal).await.unwrap();
+    assert_eq!(left("lock"), [true, false, false, false]);
+}
+
 /// A container of the agent is created when the list is taken, and runs when the sweep reaches it.
 #[tokio::test]
 async fn what_has_started_since_the_list_was_taken_is_not_ended() {

@@ -81,7 +81,7 @@ impl Model {
     pub(crate) fn create(
         &mut self,
         sandbox_id: &str,
-        config: ContainerConfig,
+        mut config: ContainerConfig,
         pod_config: PodSandboxConfig,
     ) -> Result<String, Status> {
         let Some(sandbox) = self.sandbox(sandbox_id).cloned() else {
@@ -109,6 +109,7 @@ impl Model {
                 None => Ok(image.id.clone()),
             },
         };
+        let image = image.and_then(|image| mount_images(&mut config, &id).map(|()| image));
         let image_id = image.inspect_err(|_| drop(self.names.remove(&name)))?;
         self.history.push(format!("created {}", about(&config)));
         let created_at = self.tick();
@@ -217,6 +218,20 @@ impl Model {
         self.vanish(&container.id);
         self.history.push(format!("removed {}", container.about()));
     }
+}
+
+/// Mounts the image volumes of a container as containerd 2.1 does: it writes their folders into the configuration that it
+/// stores and reports, and does not accept them there.
+fn mount_images(config: &mut ContainerConfig, id: &str) -> Result<(), Status> {
+    for mount in config.mounts.iter_mut().filter(|mount| mount.image.is_some()) {
+        if !mount.host_path.is_empty() {
+            return Err(unknown(format!("hostpath must be empty while mount image: {mount:?}")));
+        }
+        mount.host_path = format!("/run/containerd/io.containerd.grpc.v1.cri/image-volumes/{id}");
+        mount.uid_mappings.clear();
+        mount.gid_mappings.clear();
+    }
+    Ok(())
 }
 
 /// containerd's answer for an unknown container.

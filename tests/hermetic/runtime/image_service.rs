@@ -23,8 +23,8 @@ fn shown(model: &Model, image: &Image) -> cri::Image {
         repo_tags: image.repo_tags.clone(),
         repo_digests: image.repo_digests.clone(),
         size: image.size,
-        uid: None,
-        username: String::new(),
+        uid: image.uid.map(|value| cri::Int64Value { value }),
+        username: image.username.clone(),
         spec: None,
         pinned: false,
     }

@@ -16,6 +16,9 @@ pub(crate) struct Image {
     pub(crate) size: u64,
     pub(crate) architecture: String,
     pub(crate) env: Vec<String>,
+    /// The user that it names: a number or else a name.
+    pub(crate) uid: Option<i64>,
+    pub(crate) username: String,
     /// True if the image is on the node. Otherwise it can be pulled.
     pub(crate) present: bool,
     /// If set, a pull fails with this error.
@@ -54,6 +57,8 @@ impl Image {
             }
             .to_owned(),
             env: vec!["PATH=/usr/local/bin:/usr/bin:/bin".to_owned()],
+            uid: None,
+            username: String::new(),
             present: true,
             pull_fails: None,
             refuses_create: None,

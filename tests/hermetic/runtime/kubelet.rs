@@ -18,6 +18,9 @@ impl Model {
         let mut config = newest.config.clone();
         // Labels that others have added are not in the pod's spec.
         config.labels.remove(annotation::OPERATION);
+        for mount in config.mounts.iter_mut().filter(|mount| mount.image.is_some()) {
+            mount.host_path.clear();
+        }
         if let Some(reference) = image {
             let id = match self.local_image(reference) {
                 Some(image) => image.id.clone(),

@@ -60,15 +60,15 @@ pub(super) fn listed_container(model: &Model, container: &Container) -> cri::Con
         // The image name in the pod's spec.
         cri::ImageSpec { image: image.user_specified_image, ..cri::ImageSpec::default() }
     });
+    let (image_ref, image_id) = model.listed_image(&container.image_id);
     cri::Container {
         id: container.id.clone(),
         pod_sandbox_id: container.sandbox_id.clone(),
         metadata: container.config.metadata.clone(),
         state: container.state.into(),
         image: named,
-        image_ref: model.printed_id(&container.image_id),
-        // Only newer runtimes set this field.
-        image_id: if model.is_crio() { model.printed_id(&container.image_id) } else { String::new() },
+        image_ref,
+        image_id,
         created_at: container.created_at,
         labels: container.config.labels.clone(),
         annotations: container.config.annotations.clone(),
@@ -102,7 +102,7 @@ pub(super) fn container_status(model: &Model, container: &Container) -> cri::Con
         message: container.message.clone(),
         image: spec,
         image_ref: digest.unwrap_or(&container.image_id).clone(),
-        image_id: if model.is_crio() { model.printed_id(&container.image_id) } else { String::new() },
+        image_id: model.listed_image(&container.image_id).1,
         labels: container.config.labels.clone(),
         annotations: container.config.annotations.clone(),
         mounts: container.config.mounts.clone(),

@@ -75,6 +75,26 @@ impl Model {
         "1.37.0".clone_into(&mut self.runtime_version);
     }
 
+    /// Same as [`Self::become_crio`] for CRI-O 1.27, which lists the image of a container only by a digest of its
+    /// repository.
+    pub(crate) fn become_old_crio(&mut self) {
+        self.become_crio();
+        "1.27.8".clone_into(&mut self.runtime_version);
+    }
+
+    /// The image with this ID as this runtime lists it for a container: reference and ID. Only newer runtimes fill in the
+    /// ID.
+    pub(super) fn listed_image(&self, id: &str) -> (String, String) {
+        let digest = self.images.iter().find(|image| image.id == id).map(Image::digest);
+        match (digest, self.is_crio()) {
+            (Some(digest), true) if self.runtime_version.starts_with("1.27.") => {
+                (digest.to_owned(), String::new())
+            }
+            (_, true) => (self.printed_id(id), self.printed_id(id)),
+            (_, false) => (self.printed_id(id), String::new()),
+        }
+    }
+
     /// The image ID as this runtime prints it.
     pub(super) fn printed_id(&self, id: &str) -> String {
         id.strip_prefix("sha256:").filter(|_| self.is_crio()).unwrap_or(id).to_owned()

@@ -62,7 +62,10 @@ async fn a_retry_is_one_retry_although_a_pod_cannot_be_created() {
         web["metadata"]["annotations"][RETRY] = json!("true");
     });
     fixture.api.until("the next request", |store| store.pods().any(|pod| open(pod).is_some())).await;
-    assert!(fixture.web()["metadata"]["annotations"][RETRY].is_null(), "{:#}", fixture.web());
+    let is_confirmed = |store: &Store| {
+        store.get("gamedeployments", "shop", "web").unwrap()["metadata"]["annotations"][RETRY].is_null()
+    };
+    fixture.api.until("the retry is confirmed", is_confirmed).await;
     fail(&fixture);
     fixture.api.until("its failure is recorded", |store| failed(store) == 1).await;
     refused(&fixture, "POST pod").await;

@@ -26,6 +26,32 @@ async fn a_workload_is_made_updated_and_then_let_alone() {
 }
 
 #[tokio::test]
+async fn pods_whose_managed_fields_cannot_be_read_stop_nothing() {
+    let fixture = Fixture::start().await;
+    let late = json!([{"manager": "curl", "time": "9999-12-31T23:59:59Z"}]);
+    let deep = (0..200).fold(json!({}), |inside, _| json!({"f:x": inside}));
+    let deep = json!([{"manager": "curl", "fieldsV1": deep}]);
+    for (name, fields) in [("late", &late), ("deep", &deep)] {
+        fixture.api.put(json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "shop", "name": name, "managedFields": fields},
+            "spec": {"containers": [{"name": "app", "image": "other:1"}]}}));
+    }
+    let _controller = fixture.controller();
+    fixture.deployment(1);
+    fixture.api.until("the pod is there", |store| store.pods().count() == 3).await;
+    // The user changes an own pod in the same way.
+    let own = fixture.names().into_iter().find(|name| name.starts_with("web-")).unwrap();
+    fixture.api.edit("shop", &own, |pod| {
+        bring_up(pod);
+        pod["metadata"]["managedFields"] = late;
+    });
+    fixture.reported("readyReplicas", 1).await;
+    fixture.spec(|spec| spec["template"] = template("app:2"));
+    fixture.agents_bring("app:2", 1).await;
+    assert_eq!((fixture.names().len(), fixture.api.count("POST pod")), (3, 1));
+}
+
+#[tokio::test]
 async fn a_pod_whose_making_is_not_answered_is_made_once() {
     for fault in [Fault::CutAfterEffect, Fault::AnswerAfterEffect(504, "too late")] {
         let fixture = Fixture::start().await;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube::Resource as _;
 use kube::core::Request;
 use kube::core::params::{DeleteParams, GetParams, ListParams, Patch, Preconditions};
@@ -18,7 +18,7 @@ use crate::api::workload_kind::{Kind, REPLICA_SET};
 use crate::cluster::error::{Class, Error};
 use crate::cluster::patch::{as_us, status_patch};
 use crate::cluster::server::Server;
-use crate::cluster::trim::{Trimmed, controller};
+use crate::cluster::trim::Trimmed;
 use crate::controller::rollouts::cache::{CachedRollout, Key, Rollouts};
 use crate::rollout::desired::Rollout;
 use crate::rollout::target::{TargetState, Template};
@@ -35,7 +35,7 @@ pub(crate) struct Found {
 /// The fields that all kinds of workloads have in common.
 #[derive(Deserialize)]
 struct Workload {
-    metadata: ObjectMeta,
+    metadata: Meta,
     spec: Spec,
     #[serde(default)]
     status: WorkloadStatus,
@@ -71,7 +71,22 @@ impl Spec {
 
 #[derive(Deserialize)]
 struct Owned {
-    metadata: ObjectMeta,
+    metadata: Meta,
+}
+
+/// The metadata that is used. The rest is not read: a user may write any time into managed fields.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    uid: Option<String>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+impl Meta {
+    fn is_controlled_by(&self, uid: &str) -> bool {
+        let owner = self.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+        owner.is_some_and(|owner| owner.uid == uid)
+    }
 }
 
 #[derive(Deserialize)]
@@ -170,14 +185,8 @@ impl Server {
         let doing = format!("listing the ReplicaSets {labels} of namespace {namespace}");
         let params = ListParams { label_selector: Some(labels.to_owned()), ..ListParams::default() };
         let list: List<Owned> = self.ask(&doing, workloads(REPLICA_SET, namespace).list(&params)).await?;
-        let own = |set: &Owned| controller(&set.metadata).is_some_and(|owner| owner.uid == uid);
-        Ok(list
-            .items
-            .unwrap_or_default()
-            .into_iter()
-            .filter(own)
-            .filter_map(|set| set.metadata.uid)
-            .collect())
+        let own = list.items.into_iter().flatten().filter(|set| set.metadata.is_controlled_by(uid));
+        Ok(own.filter_map(|set| set.metadata.uid).collect())
     }
 
     /// True if the rollout with this uid exists and is in progress.
@@ -251,4 +260,24 @@ fn images(template: &Value) -> BTreeMap<String, String> {
         .flatten()
         .filter_map(|container| Some((text(container, "name")?, text(container, "image")?)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn managed_fields_that_cannot_be_read_hide_no_replica_set() {
+        let owner = |uid: &str, controller: bool| {
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": uid, "uid": uid,
+                "controller": controller})
+        };
+        let managed = json!([{"manager": "curl", "time": "9999-12-31T23:59:59Z"}]);
+        let list = json!({"items": [{"metadata": {"uid": "set-1", "managedFields": managed,
+            "ownerReferences": [owner("other", false), owner("web", true)]}}, {"metadata": {}}]});
+        let sets = serde_json::from_value::<List<Owned>>(list).unwrap().items.unwrap();
+        assert_eq!(sets[0].metadata.uid.as_deref(), Some("set-1"));
+        assert!(sets[0].metadata.is_controlled_by("web") && !sets[0].metadata.is_controlled_by("other"));
+        assert!(!sets[1].metadata.is_controlled_by("web"));
+    }
 }

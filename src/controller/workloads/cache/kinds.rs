@@ -152,8 +152,8 @@ impl<K: WorkloadKind + Clone + std::fmt::Debug + Send + Sync + 'static> Trim for
     type Kind = K;
     type Source = Value;
 
-    fn trim(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
+    fn trim(mut source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&mut source);
         let bytes = memory_of_spec(&source);
         let workload = readable::<K>(&meta, source).and_then(|object| {
             let (spec, report, status) = object.read();
@@ -338,8 +338,8 @@ impl Trim for CachedRun {
     type Kind = HookRun;
     type Source = Value;
 
-    fn trim(source: Value) -> (ObjectMeta, Self) {
-        let meta = meta_of(&source);
+    fn trim(mut source: Value) -> (ObjectMeta, Self) {
+        let meta = meta_of(&mut source);
         let phase = source.pointer("/status/phase").and_then(|phase| Deserialize::deserialize(phase).ok());
         let spec = HookRunSpec { metrics: Vec::new(), args: Vec::new(), terminate: false, policy: None };
         let status = Some(HookRunStatus { phase, ..HookRunStatus::default() });
@@ -360,11 +360,11 @@ impl Trim for Template {
     type Kind = HookTemplate;
     type Source = Value;
 
-    fn trim(source: Value) -> (ObjectMeta, Self) {
+    fn trim(mut source: Value) -> (ObjectMeta, Self) {
         let spec: Option<HookTemplateSpec> =
             source.get("spec").and_then(|spec| Deserialize::deserialize(spec).ok());
         let bytes = if spec.is_some() { memory_of_spec(&source) } else { 0 };
-        (meta_of(&source), Self(spec, bytes))
+        (meta_of(&mut source), Self(spec, bytes))
     }
 
     fn groups(&self, meta: &ObjectMeta) -> Vec<String> {

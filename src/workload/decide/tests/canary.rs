@@ -127,3 +127,22 @@ fn a_rollout_without_steps_needs_none_when_there_are_steps_again() {
     rounds(&mut sight, &new, 1);
     assert_eq!(sight.before.steps.index, Some(3));
 }
+
+/// The pod that leaves is no part of what the partition of a step holds back.
+#[test]
+fn a_pod_that_waits_for_its_hook_before_it_leaves_stops_no_step() {
+    let hook = json!({"hook": {"templateName": "test"}});
+    let old = in_steps().with("/preDeleteUpdateStrategy", hook).with("/replicas", json!(4));
+    let mut sight = sight(&["web-a", "web-b", "web-c", "web-d"], &old.revision());
+    rounds(&mut sight, &old, 3);
+    assert_eq!(sight.before.steps.canary.revision, sight.before.update_revision);
+    let fewer = old.with("/replicas", json!(3));
+    step(&mut sight, &fewer);
+    let new = fewer.image("app:2");
+    for _ in 0..8 {
+        rounds(&mut sight, &new, 1);
+        update_hooks_pass(&mut sight);
+    }
+    assert_eq!((sight.before.steps.index, sight.before.steps.pauses.len()), (Some(1), 1));
+    assert_eq!((sight.before.counts.updated, sight.pods.len()), (1, 4));
+}

@@ -205,3 +205,50 @@ fn a_pod_that_another_client_deletes_before_its_hook_has_passed_leaves_its_claim
     step(&mut passed, &fewer);
     assert_eq!(owners(&passed, 2), ["uid-web-2"]);
 }
+
+/// Three pods, of which web-2 is to be removed after its hook.
+fn leaving() -> (Draft, Sight) {
+    let hook = json!({"hook": {"templateName": "test"}});
+    let whole = draft("Delete").with("/preDeleteUpdateStrategy", hook);
+    let mut sight = three(&whole);
+    step(&mut sight, &whole);
+    (whole.with("/replicas", json!(2)), sight)
+}
+
+#[test]
+fn a_pod_that_ends_before_its_hook_has_passed_leaves_its_claim() {
+    for phase in [None, Some(HookPhase::Running), Some(HookPhase::Failed), Some(HookPhase::Successful)] {
+        let (fewer, mut sight) = leaving();
+        if let Some(phase) = phase {
+            step(&mut sight, &fewer);
+            hooks_end(&mut sight, phase);
+        }
+        sight.pod("web-2").phase = PodPhase::Failed;
+        let mut deleted = Vec::new();
+        for _ in 0..2 {
+            deleted.extend(step(&mut sight, &fewer).deleted().into_iter().map(str::to_owned));
+        }
+        assert_eq!(deleted, ["web-2"], "{phase:?}");
+        let owner = if phase == Some(HookPhase::Successful) { "uid-web-2" } else { "uid-web" };
+        assert_eq!(owners(&sight, 2), [owner], "{phase:?}");
+    }
+}
+
+/// Its node was lost. The pod was made again and does not start, so its hook has nothing to ask.
+#[test]
+fn a_pod_that_is_pending_leaves_its_claim_to_a_scale_in_with_a_hook() {
+    let (fewer, mut sight) = leaving();
+    let pod = sight.pod("web-2");
+    (pod.phase, pod.ready_since) = (PodPhase::Pending, None);
+    let decision = step(&mut sight, &fewer);
+    assert_eq!((decision.deleted(), decision.asked().len()), (vec!["web-2"], 0));
+    assert_eq!(owners(&sight, 2), ["uid-web"], "no hook has saved what is in it");
+    // A claim that never had a volume has no data.
+    let (fewer, mut sight) = leaving();
+    sight.claims.get_mut("data-web-2").unwrap().bound = false;
+    let pod = sight.pod("web-2");
+    (pod.phase, pod.ready_since) = (PodPhase::Pending, None);
+    assert!(step(&mut sight, &fewer).deleted().is_empty());
+    assert_eq!(owners(&sight, 2), ["uid-web-2"]);
+    assert_eq!(step(&mut sight, &fewer).deleted(), ["web-2"]);
+}

@@ -187,3 +187,29 @@ fn an_update_that_a_person_made_possible_is_not_late_at_once() {
     wait(&mut sight, 1);
     assert_eq!(progressing(&step(&mut sight, &possible)), EXCEEDED);
 }
+
+/// The pod that leaves has the old image, and its hook takes longer than the deadline.
+#[test]
+fn an_update_that_is_complete_but_for_a_pod_that_leaves_is_not_aborted() {
+    let old = limited(&in_place())
+        .with("/updateStrategy/onFailure", json!("Abort"))
+        .with("/preDeleteUpdateStrategy", json!({"hook": {"templateName": "test"}}));
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &old);
+    let fewer = old.with("/replicas", json!(2));
+    step(&mut sight, &fewer);
+    let new = fewer.image("app:2");
+    for _ in 0..8 {
+        wait(&mut sight, 1);
+        step(&mut sight, &new);
+        update_hooks_pass(&mut sight);
+        agents_succeed(&mut sight, "app:2");
+    }
+    for _ in 0..3 {
+        wait(&mut sight, 1000);
+        let decision = step(&mut sight, &new);
+        assert_eq!((progressing(&decision).as_str(), events(&decision)), ("Complete", 0), "{decision:#?}");
+        assert_eq!(sight.before.aborted_revision, "");
+    }
+    assert_eq!(sight.pods.len(), 3);
+}

@@ -217,9 +217,10 @@ fn the_post_hook_is_part_of_the_update_and_is_tried_again_on_demand() {
     let decision = step(&mut sight, &new);
     assert!(decision.requested().is_empty(), "it is not tried again by itself");
     assert_eq!(sight.before.post_inplace[0].phase, "Failed");
-    let retry = new.clone().with("/postInplaceUpdateStrategy/retry", json!(true));
-    assert!(step(&mut sight, &retry).actions.contains(&Action::ClearRetry));
-    let decision = step(&mut sight, &new);
+    let retry = new.with("/postInplaceUpdateStrategy/retry", json!(true));
+    assert!(!step(&mut sight, &retry).actions.contains(&Action::ClearRetry), "the status has the stop");
+    let decision = step(&mut sight, &retry);
+    assert!(decision.actions.contains(&Action::ClearRetry));
     let ids: Vec<_> = requests(&decision).into_iter().map(|request| request.id).collect();
     assert!(ids.len() == 3 && ids.iter().all(|id| id.ends_with("-1001")), "another id each: {ids:?}");
 }
@@ -392,9 +393,11 @@ fn failures_stop_a_rollout_at_the_threshold() {
     assert!(decision.actions.is_empty());
     assert_eq!(condition(&decision, "UpdateFailed").1, "TooManyFailures");
     assert_eq!(condition(&decision, "Progressing").0, "False");
-    let again = new.clone().annotated(workload_key::RETRY, "true");
-    assert!(step(&mut sight, &again).actions.contains(&Action::ClearRetry));
-    assert_eq!(step(&mut sight, &new).requested().len(), 1);
+    let again = new.annotated(workload_key::RETRY, "true");
+    assert!(!step(&mut sight, &again).actions.contains(&Action::ClearRetry), "the status has the stop");
+    let decision = step(&mut sight, &again);
+    assert!(decision.actions.contains(&Action::ClearRetry));
+    assert_eq!(decision.requested().len(), 1);
 }
 
 #[test]

@@ -404,3 +404,70 @@ fn a_scale_in_that_is_refused_does_not_hold_an_update_back() {
     }
     assert_eq!(asked.len(), 1, "{asked:?}");
 }
+
+/// The pod that leaves waits for its hook, perhaps for hours.
+#[test]
+fn a_scale_in_that_waits_for_its_hook_does_not_keep_an_update_from_its_end() {
+    let bounds =
+        json!({"type": "InplaceUpdate", "maxUnavailable": 3, "rollingUpdate": {"maxUnavailable": 3}});
+    for draft in [deployment(), stateful_set().with("/podManagementPolicy", json!("Parallel"))] {
+        let hook = json!({"hook": {"templateName": "test"}});
+        let old = draft.with("/updateStrategy", bounds.clone()).with("/preDeleteUpdateStrategy", hook);
+        let mut sight = sight(&["web-0", "web-1", "web-2"], &old.revision());
+        step(&mut sight, &old);
+        let fewer = old.with("/replicas", json!(2));
+        step(&mut sight, &fewer);
+        let new = fewer.image("app:2");
+        for _ in 0..5 {
+            step(&mut sight, &new);
+            update_hooks_pass(&mut sight);
+            agents_succeed(&mut sight, "app:2");
+        }
+        let decision = step(&mut sight, &new);
+        assert_eq!(sight.pods.iter().filter(|pod| pod.images[0].1 == "app:1").count(), 1, "its hook runs");
+        assert_eq!(condition(&decision, "Progressing").1, "Complete");
+        assert_eq!(sight.before.stable_revision, sight.before.update_revision);
+        assert_eq!(condition(&decision, "Ready").0, "False", "a pod is still to go");
+    }
+}
+
+/// Four pods, of which one is surplus. `web-a` is to be recreated, and may not be deleted while others are not available.
+fn beside_a_recreation() -> (Draft, Sight) {
+    let old = deployment()
+        .with("/replicas", json!(4))
+        .with("/updateStrategy/maxUnavailable", json!(1))
+        .with("/preDeleteUpdateStrategy", json!({"hook": {"templateName": "test"}}));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c", "web-d"], &old.revision());
+    step(&mut sight, &new);
+    assert!(sight.pod("web-a").task.is_some());
+    for name in ["web-b", "web-c"] {
+        sight.pod(name).ready_since = None;
+    }
+    (new.with("/replicas", json!(3)), sight)
+}
+
+#[test]
+fn a_recreation_that_waits_for_other_pods_does_not_stop_a_scale_in() {
+    let (fewer, mut sight) = beside_a_recreation();
+    for _ in 0..3 {
+        hooks_end(&mut sight, HookPhase::Successful);
+        step(&mut sight, &fewer);
+    }
+    let names: Vec<_> = sight.pods.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!(names, ["web-a", "web-c", "web-d"]);
+}
+
+/// The other pods are available for a moment.
+#[test]
+fn a_scale_in_that_began_goes_on_when_a_recreation_may_take_its_place() {
+    let (fewer, mut sight) = beside_a_recreation();
+    step(&mut sight, &fewer);
+    for name in ["web-b", "web-c"] {
+        sight.pod(name).ready_since = Some(at(-900));
+    }
+    step(&mut sight, &fewer);
+    let task = sight.pod("web-b").task.clone().unwrap();
+    assert_eq!((task.purpose, task.stage), (Purpose::ScaleIn, Stage::Chosen));
+    assert!(sight.runs.iter().any(|run| run.pod_uid == "uid-web-b"), "its hook is kept");
+}

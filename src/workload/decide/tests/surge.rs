@@ -123,11 +123,9 @@ fn there_is_no_surge_pod_where_no_pod_is_desired() {
 fn a_pod_that_is_held_back_between_two_revisions_gets_a_stand_in_too() {
     let (draft, mut sight) = failed_and_taken_back();
     sight.pods.retain(|pod| pod.name != "web-s");
-    let failed = sight.pod("web-a");
-    failed.ready_since = Some(at(-400));
-    // The user asks for a retry.
-    failed.task.as_mut().unwrap().stage = Stage::Again;
+    sight.pod("web-a").ready_since = Some(at(-400));
     let held = draft.image("app:2").with("/updateStrategy/partition", json!(2));
+    step(&mut sight, &held.clone().annotated(workload_key::RETRY, "true"));
     let decision = step(&mut sight, &held);
     let [made] = decision.created()[..] else { panic!("{:#?}", decision.actions) };
     // A pod beyond the number that is held back is created at the newest revision.

@@ -3,7 +3,7 @@
 use crate::api::annotation;
 use crate::api::game_deployment::UpdateType;
 use crate::api::request::{Order, Request};
-use crate::api::workload::{PauseCondition, PauseReason};
+use crate::api::workload::{Condition, PauseCondition, PauseReason};
 use crate::api::workload_key;
 use crate::podtask::pod::{Pod, PodPhase};
 use crate::podtask::resources::Resize;
@@ -14,7 +14,10 @@ use crate::workload::canary;
 use crate::workload::decide::Decision;
 use crate::workload::fixtures::resources_of;
 use crate::workload::hooks::{self, Run};
+use crate::workload::report::UPDATE_FAILED;
 use crate::workload::spec::WorkloadSpec;
+use crate::workload::stateful::is_replica_of;
+use crate::workload::status::TOO_MANY;
 use std::collections::BTreeSet;
 
 use super::nodes::{is_closed, is_on};
@@ -163,6 +166,61 @@ impl World {
         assert!(claimed <= allowed, "{claimed} claims, {allowed} allowed: {:#?}", decision.actions);
     }
 
+    /// No more pods are being replaced than the limits allow: pods that are missing or created now, new ones that are not
+    /// available yet, and old ones that are deleted now. One pod may be deleted if the missing ones wait for it.
+    pub(super) fn check_replaced(&self, decision: &Decision) {
+        let spec = self.draft.spec();
+        let report = decision.report.as_ref().unwrap();
+        let aborts = !report.aborted_revision.is_empty();
+        let update = if aborts { &report.stable_revision } else { &report.update_revision };
+        let chosen: BTreeSet<&str> = decision.actions.iter().filter_map(leaving).collect();
+        let is_replica = is_replica_of(&spec);
+        let comes = |pod: &&Pod| {
+            let is_new = pod.label == *update && pod.task.is_none() && pod.foreign.is_none();
+            let stays = is_replica(pod) && !chosen.contains(pod.name.as_str());
+            pod.is_active() && is_new && stays && !pod.is_available(spec.min_ready, self.now)
+        };
+        let coming = self.pods.iter().filter(comes).count();
+        let there = self.pods.iter().filter(|pod| pod.is_active()).count();
+        let created = decision.created().len();
+        let ordered = spec.stateful().is_some_and(|set| set.ordered);
+        let more = if ordered { 0 } else { (there + created).saturating_sub(spec.replicas) };
+        let limit = (spec.bounds().unavailable + more).max(1);
+        let replaced = spec.replicas.saturating_sub(there).max(created) + coming;
+        // Pods without ordinals are created whatever is being deleted.
+        let is_going =
+            spec.stateful().is_some() && self.pods.iter().any(|pod| pod.is_deleting() && is_replica(pod));
+        let stuck = created + coming == 0 && !is_going;
+        let pending = self.pods.iter().filter(|pod| pod.phase == PodPhase::Pending);
+        let pending: BTreeSet<&str> = pending.map(|pod| pod.uid.as_str()).collect();
+        let deleted = decision.actions.iter().filter(|action| match action {
+            Action::DeletePod { pod, why: Why::Recreate } => !stuck || !pending.contains(pod.uid.as_str()),
+            _ => false,
+        });
+        let (deleted, allowed) = (deleted.count(), limit.saturating_sub(replaced).max(stuck.into()));
+        assert!(
+            deleted <= allowed,
+            "{deleted} pods are deleted, {replaced} of {limit} are being replaced: {:#?}\n{:#?}",
+            decision.actions,
+            self.pods
+        );
+    }
+
+    /// While failures stop an update, no pod is created from its revision.
+    pub(super) fn check_stopped(decision: &Decision) {
+        let report = decision.report.as_ref().unwrap();
+        let stops = |condition: &Condition| condition.kind == UPDATE_FAILED && condition.reason == TOO_MANY;
+        if report.current_revision == report.update_revision || !report.conditions.iter().any(stops) {
+            return;
+        }
+        for action in &decision.actions {
+            if let Action::CreatePod { body, .. } = action {
+                let label = &body["metadata"]["labels"][workload_key::REVISION];
+                assert_ne!(label, report.update_revision.as_str(), "a pod is created from it");
+            }
+        }
+    }
+
     /// While an update is aborted, no pod is updated to its revision or created from it, and the abort is recorded
     /// before a pod is touched.
     pub(super) fn check_abort(&self, decision: &Decision) {
@@ -277,5 +335,18 @@ impl World {
         assert!(quiet, "not at rest: {:#?}", decision.actions);
         assert!(self.pods.iter().all(|pod| !pod.leaving), "{}", what());
         assert!(self.pods.iter().all(|pod| pod.prefetch.is_none()), "{}", what());
+    }
+}
+
+/// The name of the pod that this action removes, or chooses to be removed.
+fn leaving(action: &Action) -> Option<&str> {
+    match action {
+        Action::DeletePod { pod, why: Why::ScaleIn } => Some(pod.name.as_str()),
+        Action::PatchPod { pod, patch, .. } => {
+            let task = patch.annotations.get(workload_key::TASK)?.as_ref()?;
+            let task: PodTask = serde_json::from_str(task).unwrap();
+            (task.purpose == Purpose::ScaleIn).then_some(pod.name.as_str())
+        }
+        _ => None,
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use inplace::operation::effect::Effect;
 use inplace::operation::snapshot::{
     Container, Declared, DeclaredContainer, Gate, GroupSignal, Owner, PullPolicy, Sandbox, Snapshot, State,
+    UserSource,
 };
 use inplace::operation::spec_hash;
 use inplace::operation::standby::counts_sockets;
@@ -462,6 +463,7 @@ impl World {
                     devices: Vec::new(),
                     env_from_objects: false,
                     sub_path_of_objects: false,
+                    user: UserSource::Spec,
                     container_id: reported.id.clone(),
                     ready: reported.ready || self.sabotage.everything_is_ready,
                     started: reported.ready || self.sabotage.everything_is_ready,
