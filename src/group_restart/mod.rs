@@ -38,6 +38,8 @@ pub struct Earlier {
     pub uid: String,
     /// When it was created.
     pub created: Timestamp,
+    /// When the agents were asked to prepare: pods that were created until then are members.
+    pub prepared: Option<Timestamp>,
     /// When the agents were asked to start the new containers.
     pub started: Option<Timestamp>,
     /// When it ended, or was deleted before its end.
@@ -219,7 +221,7 @@ impl Case<'_> {
         earlier.iter().any(|one| {
             let is_part = one.until().is_some_and(|until| failure.finished_at <= until);
             // A pod that was created later is no member.
-            let is_member = pod.created <= Some(one.created);
+            let is_member = pod.created <= Some(one.prepared.unwrap_or(one.created));
             one.name == name || is_part && is_member && last < Some(one.created)
         })
     }

@@ -33,7 +33,14 @@ fn status(phase: &str, container: &str, started: Option<i64>, in_group: bool) ->
 
 fn earlier(name: &str, second: i64, has_ended: bool) -> Earlier {
     let ended = has_ended.then(|| at(second));
-    Earlier { name: name.into(), uid: format!("r-{name}"), created: at(second), started: None, ended }
+    Earlier {
+        name: name.into(),
+        uid: format!("r-{name}"),
+        created: at(second),
+        prepared: None,
+        started: None,
+        ended,
+    }
 }
 
 fn restart(decision: &Decision) -> Restart {
@@ -125,6 +132,9 @@ fn what_fails_in_a_pod_that_was_created_later_is_not_part_of_a_group_restart() {
     assert_eq!(decide("train", &failed, &first, at(60)), Decision::default());
     failed[0].created = Some(at(16));
     restart(&decide("train", &failed, &first, at(60)));
+    // Until its agents prepare, a pod that is created becomes a member.
+    let first = first.map(|one| Earlier { prepared: Some(at(16)), ..one });
+    assert_eq!(decide("train", &failed, &first, at(60)), Decision::default());
 }
 
 #[test]

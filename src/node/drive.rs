@@ -186,6 +186,7 @@ pub(super) async fn drive(
             Next::Note(_) => {}
         }
     };
+    executor.link_others(&operation).await;
     hooks.close(&operation, &outcome);
     operation.finish(outcome, clock::now());
     Some(conclude(node, entry, &operation, &mut journal, &control.shutdown, observer).await)
@@ -193,8 +194,7 @@ pub(super) async fn drive(
 
 /// Writes to the journal when the grace period began and how far the pod is in a group restart, if that has changed: the
 /// node does not show it. How far the pod is in a group restart is reported after that, because the other pods rely on it: an
-/// agent that starts again takes it back only if the disk has failed. While the disk is slow, an untouched pod is not
-/// reported; the next round tries again.
+/// agent that starts again takes it back only if the disk has failed.
 async fn record_waits(
     journal: &mut JournalWriter,
     entry: &mut Entry,
@@ -206,18 +206,14 @@ async fn record_waits(
     if written.drain == operation.drain && !is_further {
         return;
     }
-    let earlier = entry.open.replace(operation.clone());
-    match write_within(journal, entry, JOURNAL_LIMIT).await {
-        Err(JournalError::Late { .. }) if is_further && !operation.touched() => {
-            entry.open = earlier;
-            return;
-        }
-        Err(error) => tracing::warn!(
+    entry.open = Some(operation.clone());
+    let limit = if is_further { time_limits::journal_write(operation) } else { JOURNAL_LIMIT };
+    if let Err(error) = write_within(journal, entry, limit).await {
+        tracing::warn!(
             pod = %operation.pod,
             %error,
             "the journal cannot be written: if this process dies, the pod is drained again, or waits for its group again"
-        ),
-        Ok(()) => {}
+        );
     }
     if is_further {
         observer(OperationEvent::Status(&report::status(operation)));

@@ -1,6 +1,6 @@
 //! Carries out one effect. Makes no decisions: each arm does what its effect says and reports the result.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
@@ -31,6 +31,8 @@ use crate::process::clock;
 static UNSEEN: Once = Once::new();
 /// Time limit for reading a configuration again while a container is down.
 const READ_AGAIN: Duration = Duration::from_millis(500);
+/// Time limit for the links of containers that others have started.
+const LINK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Executes the effects of one operation.
 #[derive(Debug)]
@@ -53,6 +55,8 @@ pub(super) struct EffectExecutor {
     sandbox: Option<v1::PodSandboxConfig>,
     /// The log link to create once the created container runs.
     link: Option<Link>,
+    /// The containers that this process has started and created the link of.
+    linked: HashSet<String>,
 }
 
 /// The symbolic link to the log of a new container.
@@ -86,6 +90,7 @@ impl EffectExecutor {
             sources: HashMap::new(),
             sandbox: None,
             link: None,
+            linked: HashSet::new(),
         }
     }
 
@@ -300,7 +305,31 @@ impl EffectExecutor {
             Some(link) => Some(link),
             None => self.link_of(operation, container, id).await,
         };
-        let Some(Link { old, new, target, .. }) = link else { return };
+        let Some(link) = link else { return };
+        self.linked.insert(id.to_owned());
+        self.make_link(operation, container, link).await;
+    }
+
+    /// Creates the links of the new containers that this process has not started. Who started one may have died before it
+    /// created the link: another process of this program, or a kubelet, which creates it only when it starts the
+    /// container. The end of the operation does not wait for a runtime or a disk that hangs.
+    pub(super) async fn link_others(&self, operation: &Operation) {
+        let all = async {
+            for target in &operation.targets {
+                let Some(reached) = &target.reached else { continue };
+                let (container, id) = (target.name.as_str(), reached.to.container_id.as_str());
+                if !self.linked.contains(id)
+                    && let Some(link) = self.link_of(operation, container, id).await
+                {
+                    self.make_link(operation, container, link).await;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LINK_LIMIT, all).await;
+    }
+
+    async fn make_link(&self, operation: &Operation, container: &str, link: Link) {
+        let Link { old, new, target, .. } = link;
         let (file, by_kubelet) = (new.display().to_string(), !operation.unsupervised);
         let linked = move || files::link_like(&old, &new, &target, by_kubelet);
         if let Err(error) = files::run_blocking(&file, linked).await {

@@ -193,11 +193,14 @@ impl Read for Earlier {
         let value = rollout.filter(is_own).map(|rollout| {
             let status = rollout.status.unwrap_or_default();
             let created = meta.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0);
+            let (prepared, started) =
+                status.group.map_or((None, None), |group| (group.prepare_at, group.start_at));
             Self {
                 name: name.clone(),
                 uid: meta.uid.clone().unwrap_or_default(),
                 created,
-                started: status.group.and_then(|group| group.start_at),
+                prepared,
+                started,
                 ended: status.phase.is_terminal().then(|| status.finished_at.unwrap_or(created)),
             }
         });

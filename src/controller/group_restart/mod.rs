@@ -155,7 +155,8 @@ impl Controller {
             restart.failure.container, group.name
         );
         tracing::info!(namespace = group.namespace, pod, note, "a group is restarted after a failure");
-        let last = Earlier { name, uid: String::new(), created: now, started: None, ended: None };
+        let last =
+            Earlier { name, uid: String::new(), created: now, prepared: None, started: None, ended: None };
         let created = Created { last, since: Instant::now(), was_seen: false };
         self.created.entry(group.clone()).or_default().push(created);
         self.report(group, pod, &restart.uid, "GroupRestarted", note, false).await;
@@ -290,7 +291,8 @@ mod tests {
     fn the_deletion_of_a_group_restart_cancels_it_for_all_failures_until_then() {
         let pods = [failed("a", 10), failed("b", 12)];
         let name = decide("train", &pods[..1], &[], at(11)).restart.unwrap().name;
-        let last = Earlier { name, uid: String::new(), created: at(11), started: None, ended: None };
+        let last =
+            Earlier { name, uid: String::new(), created: at(11), prepared: None, started: None, ended: None };
         let mut created = Created { last, since: Instant::now(), was_seen: false };
         created.update(None, at(12));
         assert_eq!(created.last.ended, None, "the cache may not have it yet");
@@ -321,6 +323,7 @@ mod tests {
                 name: format!("t-failed-{number}"),
                 uid: String::new(),
                 created: at(10),
+                prepared: None,
                 started: None,
                 ended: None,
             };

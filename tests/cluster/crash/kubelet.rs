@@ -95,3 +95,20 @@ fn killed_in_the_middle_it_delays_and_spoils_nothing() {
     drop(tested_pods);
     crash_fixture.close();
 }
+
+/// A kubelet that dies while it starts a container leaves it without the link, and no other one creates it.
+#[test]
+fn the_link_that_a_kubelet_did_not_create_is_there_at_the_end() {
+    let crash_fixture = CrashFixture::open();
+    let _agent = crash_fixture.agent();
+    let tested_pods = crash_fixture.create_pods(&[Way::Stop]);
+    let tested_pod = &tested_pods[0];
+    let held_operations =
+        crash_fixture.bring_to_points(&[(tested_pod, "after effect Stop".to_owned())], "link");
+    assert_held(&held_operations);
+    tested_pod.unlink_new(&held_operations[0].ask);
+    crash_fixture.holds.release();
+    held_operations[0].ends(stops(Way::Stop));
+    drop(tested_pods);
+    crash_fixture.close();
+}

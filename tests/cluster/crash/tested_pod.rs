@@ -5,6 +5,7 @@ use std::{
     fmt::Write as _,
     fs,
     ops::RangeInclusive,
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -232,14 +233,30 @@ impl<'a> TestedPod<'a> {
             self.holds(ask, what, |starts| self.way.are_right(&old.version, starts, self.tries.get()), stops);
         let new = instances.running(&ask.name);
         // Log shippers find its log by this link, whoever created the container.
-        let link = format!("var/log/containers/{}_default_{}-{}.log", self.pod.name, ask.name, new.id);
-        let link = self.pod.cluster.node().dir.join(link);
+        let link = self.link(ask, &new.id);
         eventually(&format!("{what}: {}", link.display()), || link.is_symlink().then_some(()));
         let report = &reported.containers[0];
         assert_eq!(report.from.container_id, old.id, "{what}");
         if reported.phase == Phase::Succeeded {
             assert_eq!(report.to.as_ref().unwrap().container_id, new.id, "{what}: {reported:#?}");
         }
+    }
+
+    /// The link to the log of an instance of the container.
+    fn link(&self, ask: &Ask, id: &str) -> PathBuf {
+        let link = format!("var/log/containers/{}_default_{}-{id}.log", self.pod.name, ask.name);
+        self.pod.cluster.node().dir.join(link)
+    }
+
+    /// Removes the link of another instance of the container, once it runs and has one.
+    pub(super) fn unlink_new(&self, ask: &Ask) {
+        let old = ask.before.running(&ask.name).id.clone();
+        let link = eventually("the link of the new instance", || {
+            let facts = self.pod.facts();
+            let new = facts.of(&ask.name).find(|instance| instance.pid != 0 && instance.id != old)?;
+            Some(self.link(ask, &new.id)).filter(|link| link.is_symlink())
+        });
+        fs::remove_file(link).unwrap();
     }
 
     /// Without the containers that the kubelet created in vain in the rounds so far.
