@@ -169,12 +169,7 @@ async fn a_server_that_was_set_back_in_time_is_believed() {
     fixture.api.cut();
     fixture.api.store(Store::set_back);
     fixture.api.arrived("LIST pods", 1).await;
-    fixture
-        .until("the old state is known", |pods| {
-            pods.is_current()
-                && pods.get(&fixture.web()).is_some_and(|pod| pod.request() == Some("restart app"))
-        })
-        .await;
+    knows_the_old_state(&fixture).await;
 }
 
 #[tokio::test]
@@ -188,6 +183,11 @@ async fn a_server_that_was_set_back_and_says_nothing_is_believed() {
     fixture.api.arrived("WATCH pods", 1).await;
     fixture.until("it is current", NodePods::is_current).await;
     silence().await;
+    knows_the_old_state(&fixture).await;
+}
+
+/// Waits until the cache has the pod as it was before the change that a server that was set back has lost.
+async fn knows_the_old_state(fixture: &Fixture) {
     fixture
         .until("the old state is known", |pods| {
             pods.is_current()
