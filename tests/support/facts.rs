@@ -1,6 +1,6 @@
 //! Reads the state of a pod on its node through the runtime and the kernel, independent of the program under test.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, ops::RangeInclusive};
 
 use inplace::{
     api::annotation,
@@ -40,6 +40,7 @@ pub(crate) struct Instance {
     pub(crate) image: String,
     pub(crate) log: String,
     /// Nanoseconds by the runtime's clock; 0 for never.
+    pub(crate) created_at: i64,
     pub(crate) started_at: i64,
     pub(crate) finished_at: i64,
     /// The PID of its first process; 0 if it does not run.
@@ -131,6 +132,14 @@ impl Facts {
 }
 
 impl Instance {
+    /// The seconds in which it can have run although the runtime reports that its start failed: a runtime ends the process when
+    /// the caller of the start dies. `None` if it was started, or not at all.
+    pub(crate) fn failed_start(&self) -> Option<RangeInclusive<u64>> {
+        let seconds = |nanoseconds: i64| u64::try_from(nanoseconds).unwrap() / 1_000_000_000;
+        let has_failed = self.state == ContainerState::ContainerExited && self.started_at == 0;
+        has_failed.then(|| seconds(self.created_at)..=seconds(self.finished_at))
+    }
+
     fn of(status: ContainerStatus, info: &serde_json::Value) -> Self {
         let state = status.state();
         let running = state == ContainerState::ContainerRunning;
@@ -148,6 +157,7 @@ impl Instance {
             exit_code: status.exit_code,
             image: status.image_ref,
             log: status.log_path,
+            created_at: status.created_at,
             started_at: status.started_at,
             finished_at: status.finished_at,
             pid,

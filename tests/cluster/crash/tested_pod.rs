@@ -3,7 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     fmt::Write as _,
-    fs,
+    fs, iter,
     ops::RangeInclusive,
     path::PathBuf,
     sync::Arc,
@@ -18,7 +18,7 @@ use crate::{
     cluster::Cluster,
     crash::{LONG, back_off, monitor::Seen},
     pod::{Pod, container, is, is_ready},
-    support::facts::Facts,
+    support::facts::{Facts, Instance},
     support::wait::{eventually, eventually_or},
 };
 
@@ -291,7 +291,8 @@ impl<'a> TestedPod<'a> {
             facts.lines(&file).iter().skip(before.lines(&file).len()).map(|&line| line.to_owned()).collect()
         };
         let starts = |facts: &Facts| -> Vec<Start> {
-            since(facts, "starts").iter().map(|line| Start::parse(line)).collect()
+            let all = since(facts, "starts").iter().map(|line| Start::parse(line)).collect();
+            without_failed(all, facts.of(name).filter_map(Instance::failed_start))
         };
         let after = eventually_or(&format!("{what}: the new instance's line"), || {
             let facts = self.pod.facts();
@@ -349,6 +350,27 @@ impl<'a> TestedPod<'a> {
         });
         after
     }
+}
+
+/// Without the lines of instances whose start failed: a process may have written its line by then. For each of them the seconds in
+/// which it can have run are given.
+fn without_failed(mut starts: Vec<Start>, failed: impl Iterator<Item = RangeInclusive<u64>>) -> Vec<Start> {
+    for seconds in failed {
+        if let Some(line) = starts.iter().position(|start| seconds.contains(&start.at)) {
+            starts.remove(line);
+        }
+    }
+    starts
+}
+
+#[test]
+fn the_line_of_an_instance_whose_start_failed_does_not_count() {
+    let starts = |lines: &[&str]| lines.iter().map(|line| Start::parse(line)).collect::<Vec<_>>();
+    let lines = starts(&["v1 485", "v1 493"]);
+    assert_eq!(without_failed(lines.clone(), [484..=485].into_iter()), starts(&["v1 493"]));
+    // It wrote none, or none failed: two starts are two.
+    assert_eq!(without_failed(lines.clone(), [486..=487].into_iter()), lines);
+    assert_eq!(without_failed(lines.clone(), iter::empty()), lines);
 }
 
 /// Preconditions: the kubelet delays an image that it started recently.
