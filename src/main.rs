@@ -17,9 +17,9 @@ mod linux;
 mod reference;
 
 /// Number of threads for blocking work. The largest user is the journal's disk: at most 12 threads for writes and
-/// 4 for the rest. Containers' files take 3, the disk of the images 3. The remaining ones stay free for others,
-/// such as name lookups, when a disk hangs.
-const BLOCKING_THREADS: usize = 26;
+/// 4 for the rest. Containers' files take 3, the disk of the images 3, the name lookups of hooks 4. The remaining
+/// ones stay free for others, such as the lookup of the API server's name, when a disk or a name server hangs.
+const BLOCKING_THREADS: usize = 30;
 /// How long an idle thread waits for more work before it ends.
 const THREAD_RESTS: Duration = Duration::from_secs(1);
 /// The stack of a thread. It suffices for name lookups and for writing files.

@@ -1,7 +1,7 @@
 //! Reads any events of watches, and decides about what they contain: a request that a decision writes is valid, and is written
 //! on a pod that was there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use inplace::api::annotation;
@@ -151,6 +151,7 @@ fn of_rollout(object: &InPlaceRollout, seen: &Seen, now: Timestamp) {
                 nodes: &nodes,
                 newer: None,
                 aborting: None,
+                active: BTreeSet::new(),
                 agents: None,
                 now,
             },

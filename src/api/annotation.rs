@@ -21,7 +21,8 @@ pub const GATE_FAILED: &str = "InPlaceFailed";
 
 /// Annotation on a Pod, written by the controller: the task of an `InPlaceRollout` on the pod, in progress or ended.
 pub const ROLLOUT: &str = "inplace.dev/rollout";
-/// Annotation on a Pod, written by the controller: the same as [`PREFETCH`], for the request of an `InPlaceRollout`.
+/// Annotation on a Pod, written by the controller: the same as [`PREFETCH`], for the request of an `InPlaceRollout`. The
+/// last entry is `rollout=` and the uid of the rollout.
 pub const ROLLOUT_PREFETCH: &str = "inplace.dev/rollout-prefetch";
 /// Label on a Pod while the task of an `InPlaceRollout` on it is in progress: the uid of the rollout.
 pub const ROLLOUT_UID: &str = "inplace.dev/rollout-uid";

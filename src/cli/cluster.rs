@@ -43,8 +43,8 @@ impl ClusterArgs {
     /// The flags that say where, with a space before each: for a command that the user is to run next. Without them it would
     /// concern an object of the same name in another namespace or cluster.
     pub(super) fn repeated(&self) -> String {
-        let namespace = self.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
-        namespace + &self.connection.repeated()
+        let namespace = self.namespace.as_ref().map(|name| format!(" -n {}", connection::quoted(name)));
+        namespace.unwrap_or_default() + &self.connection.repeated()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The flags for the connection to the API server, with kubectl's names, and the timeout of a call. Makes no call.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -87,7 +88,7 @@ impl ConnectionArgs {
             ("server", self.server.clone()),
         ];
         let given = given.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
-        given.fold(String::new(), |flags, (flag, value)| format!("{flags} --{flag} {value}"))
+        given.fold(String::new(), |flags, (flag, value)| format!("{flags} --{flag} {}", quoted(&value)))
     }
 
     /// Connects as kubectl does, and returns the namespace of the kubeconfig's context.
@@ -139,6 +140,15 @@ impl ConnectionArgs {
     }
 }
 
+/// `value` as one word of a command for a shell.
+pub(super) fn quoted(value: &str) -> Cow<'_, str> {
+    let is_safe = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
+    if !value.is_empty() && value.chars().all(is_safe) {
+        return Cow::Borrowed(value);
+    }
+    Cow::Owned(format!("'{}'", value.replace('\'', r"'\''")))
+}
+
 /// The timeout of one API call.
 pub(super) fn call_limit() -> Duration {
     match GIVEN.get().unwrap_or(&CALL) {
@@ -156,5 +166,26 @@ fn url(text: &str) -> Result<String, &'static str> {
     match host {
         Some(host) if !host.is_empty() => Ok(text.to_owned()),
         _ => Err("write a URL that begins with https:// or http://"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_repeated_as_words_of_a_shell() {
+        let args = ConnectionArgs {
+            kubeconfig: Some("/my files/it's".into()),
+            context: Some("arn:aws:eks:prod".to_owned()),
+            cluster: Some("$(id)".to_owned()),
+            user: Some("admin".to_owned()),
+            server: Some(String::new()),
+            ..ConnectionArgs::default()
+        };
+        assert_eq!(
+            args.repeated(),
+            r" --kubeconfig '/my files/it'\''s' --context arn:aws:eks:prod --cluster '$(id)' --server ''"
+        );
     }
 }

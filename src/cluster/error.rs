@@ -60,6 +60,13 @@ impl Error {
         }
     }
 
+    /// True if the object is larger than the API server accepts (413) or than etcd stores (an internal error).
+    pub fn is_too_large(&self) -> bool {
+        let Some(kube::Error::Api(status)) = &self.source else { return false };
+        let is_etcds = |text: &str| status.code == 500 && status.message.contains(text);
+        status.code == 413 || is_etcds("request is too large") || is_etcds("message larger than max")
+    }
+
     /// True if the patch was made for another object or version (a JSON patch's `test` failed, or the uid differs).
     pub(crate) fn is_test_failed(&self) -> bool {
         self.test_failed
@@ -217,6 +224,19 @@ mod tests {
             assert_eq!(no(code, message, &["spec"]).is_object_refused(), refused, "{code} {message}");
         }
         assert!(!Error::late("writing", Duration::from_secs(10)).is_object_refused());
+    }
+
+    #[test]
+    fn an_object_that_is_too_large_is_distinguished_from_a_server_that_failed() {
+        for (code, message, large) in [
+            (413, "Request entity too large: limit is 3145728", true),
+            (500, "etcdserver: request is too large", true),
+            (500, "trying to send message larger than max (2102345 vs. 2097152)", true),
+            (500, "etcdserver: leader changed", false),
+            (429, "request is too large", false),
+        ] {
+            assert_eq!(no(code, message, &[]).is_too_large(), large, "{code} {message}");
+        }
     }
 
     #[test]

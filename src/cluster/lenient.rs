@@ -69,7 +69,7 @@ pub(super) fn answer<T: DeserializeOwned>(text: &[u8]) -> serde_json::Result<T> 
     serde_json::from_slice(text).or_else(|error| again().ok_or(error))
 }
 
-/// Parses one object of a list.
+/// Parses one object of a list, or an object in the answer to a write.
 ///
 /// # Errors
 /// Why it cannot be parsed as it is.

@@ -162,7 +162,8 @@ impl Server {
         self.ask(&doing, request).await
     }
 
-    /// Changes a pod, and returns it as stored.
+    /// Changes a pod, and returns it as stored: only its metadata, if the rest cannot be parsed. A change that was stored
+    /// has not failed.
     pub async fn change(
         &self,
         doing: &str,
@@ -170,7 +171,8 @@ impl Server {
         name: &str,
         change: &Change,
     ) -> Result<Pod, Error> {
-        self.ask(doing, change.request(namespace, name, &as_us())).await
+        let text = self.text(doing, change.request(namespace, name, &as_us())).await?;
+        lenient::item(text.as_bytes()).map_err(|error| unreadable(doing, &error))
     }
 
     /// Asks for a change of a pod as a dry run: admission decides about it, and nothing is stored.
@@ -341,19 +343,28 @@ impl Server {
         Ok(events.lines().filter_map(move |line| ready(event(line))))
     }
 
-    /// Makes one call. The text of an unreadable answer is dropped, because kube would log it.
+    /// Makes one call, and parses its answer.
     pub(crate) async fn ask<T: DeserializeOwned>(
         &self,
         doing: &str,
         request: Result<http::Request<Vec<u8>>, request::Error>,
     ) -> Result<T, Error> {
+        let text = self.text(doing, request).await?;
+        parse(doing, text.as_bytes())
+    }
+
+    /// Makes one call. The text of an unreadable answer is dropped by the caller, because kube would log it.
+    async fn text(
+        &self,
+        doing: &str,
+        request: Result<http::Request<Vec<u8>>, request::Error>,
+    ) -> Result<String, Error> {
         let request = request.map_err(|error| Error::of(doing, kube::Error::BuildRequest(error)))?;
         let asking = Box::pin(self.client.request_text(request));
-        let text = match tokio::time::timeout(CALL, asking).await {
-            Ok(text) => text.map_err(|error| Error::of(doing, error))?,
-            Err(_) => return Err(Error::late(doing, CALL)),
-        };
-        parse(doing, text.as_bytes())
+        match tokio::time::timeout(CALL, asking).await {
+            Ok(text) => text.map_err(|error| Error::of(doing, error)),
+            Err(_) => Err(Error::late(doing, CALL)),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::core::Request;
 use kube::core::params::{GetParams, PostParams};
 use kube::{Resource, ResourceExt as _};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::cluster::error::{Class, Error};
@@ -36,12 +37,17 @@ impl Server {
         self.ask(&doing, request).await
     }
 
-    /// Sets `caBundle` of all webhooks of a configuration to these authorities. Returns false if they were set
-    /// already.
+    /// Sets `caBundle` of all webhooks of a configuration to these authorities and what `kept` returns for the
+    /// present ones and these. Returns false if they were set already.
     ///
     /// # Errors
     /// `Gone` if there is no such configuration.
-    pub async fn trust(&self, of: Webhooks<'_>, authorities: &str) -> Result<bool, Error> {
+    pub async fn trust(
+        &self,
+        of: Webhooks<'_>,
+        authorities: &str,
+        kept: fn(&str, &str) -> String,
+    ) -> Result<bool, Error> {
         let (kind, name, path) = match of {
             Webhooks::Validating(name) => {
                 ("validating", name, ValidatingWebhookConfiguration::url_path(&(), None))
@@ -51,15 +57,16 @@ impl Server {
         let all = Request::new(path);
         let doing = format!("reading {kind}webhookconfiguration {name}");
         let found: Value = self.ask(&doing, all.get(name, &GetParams::default())).await?;
-        let wanted = json!(ByteString(authorities.as_bytes().to_vec()));
         let webhooks = found["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let changes = webhooks.iter().enumerate();
-        let changes = changes.filter(|(_, webhook)| webhook["clientConfig"]["caBundle"] != wanted);
-        let changes: Vec<_> = changes
-            .map(|(at, _)| {
-                patch::add(["webhooks", &at.to_string(), "clientConfig", "caBundle"], wanted.clone())
-            })
-            .collect();
+        let changes = webhooks.iter().enumerate().filter_map(|(at, webhook)| {
+            let present = &webhook["clientConfig"]["caBundle"];
+            let ByteString(bytes) = ByteString::deserialize(present).unwrap_or_default();
+            let wanted = format!("{authorities}{}", kept(&String::from_utf8_lossy(&bytes), authorities));
+            let wanted = json!(ByteString(wanted.into_bytes()));
+            (*present != wanted)
+                .then(|| patch::add(["webhooks", &at.to_string(), "clientConfig", "caBundle"], wanted))
+        });
+        let changes: Vec<_> = changes.collect();
         if changes.is_empty() {
             return Ok(false);
         }

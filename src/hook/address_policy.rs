@@ -11,14 +11,18 @@
 //! `--hook-deny` overrides everything else. An IPv6 address that embeds an IPv4 one is also checked as that IPv4
 //! address. A name is resolved once, and the connection is made to the addresses that were checked.
 
+mod lookups;
 mod machine;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::sync::atomic::AtomicBool;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::hook::address_policy::lookups::Lookups;
 
 /// Metadata services outside the link-local ranges: Alibaba, Azure's host agent, Oracle.
 const METADATA: [Ipv4Addr; 3] =
@@ -47,6 +51,7 @@ pub struct AddressPolicy {
     denied: Vec<Cidr>,
     /// True if a user runs the hook on the user's own machine: then its addresses are not denied.
     own_machine: bool,
+    lookups: Lookups,
 }
 
 /// Why a host cannot be reached.
@@ -134,19 +139,26 @@ impl AddressPolicy {
     }
 
     /// The addresses to connect to for `host`, which may be a name or an address, in brackets too. Denied
-    /// addresses of a name are left out.
+    /// addresses of a name are left out. The lookups of hooks are limited, by the `namespace` of the hook, too;
+    /// `waits` is true while this one waits for others.
     ///
     /// # Errors
     /// When the name cannot be resolved, or when all of its addresses are denied.
-    pub async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unreachable> {
+    pub async fn addresses(
+        &self,
+        namespace: &str,
+        host: &str,
+        port: u16,
+        waits: &AtomicBool,
+    ) -> Result<Vec<SocketAddr>, Unreachable> {
         if let Some(address) = literal(host) {
             let address = SocketAddr::new(address, port);
             self.check_port(address)?;
             return Ok(vec![address]);
         }
         let unknown = |why: String| Unreachable::Unknown { host: host.to_owned(), why };
-        let found =
-            tokio::net::lookup_host((host, port)).await.map_err(|error| unknown(error.to_string()))?;
+        let found = self.lookups.find(namespace, host, port, waits).await;
+        let found = found.map_err(|error| unknown(error.to_string()))?;
         let (mut addresses, mut denied) = (Vec::new(), None);
         for address in found {
             match self.check_port(address) {
@@ -163,6 +175,12 @@ impl AddressPolicy {
 
     fn allows(&self, address: IpAddr) -> bool {
         self.allowed.iter().any(|range| range.holds(address))
+    }
+
+    /// Holds all lookups that the namespace can have.
+    #[cfg(test)]
+    pub(super) async fn hold_lookups(&self, namespace: &str) -> Vec<crate::process::permits::Permit> {
+        self.lookups.hold(namespace).await
     }
 }
 
@@ -324,35 +342,42 @@ mod tests {
         AddressPolicy::new(Cidr::LOOPBACK.to_vec()).check(ip("::1")).unwrap();
     }
 
+    async fn addresses(
+        policy: &AddressPolicy,
+        host: &str,
+        port: u16,
+    ) -> Result<Vec<SocketAddr>, Unreachable> {
+        policy.addresses("shop", host, port, &AtomicBool::new(false)).await
+    }
+
     #[tokio::test]
     async fn the_machine_and_the_ports_of_its_components_are_denied() {
         // One address of this machine that is not loopback, if there is one.
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         let own = socket.connect("192.0.2.1:9").ok().and_then(|()| Some(socket.local_addr().ok()?.ip()));
+        let default = AddressPolicy::default();
         if let Some(own) = own.filter(|own| !own.is_loopback()) {
-            let denied =
-                AddressPolicy::default().addresses(&own.to_string(), 80).await.unwrap_err().to_string();
+            let own = own.to_string();
+            let denied = addresses(&default, &own, 80).await.unwrap_err().to_string();
             assert!(denied.contains("the machine where the hook runs"), "{denied}");
-            let policy = AddressPolicy::new(vec![cidr(&own.to_string())]);
-            assert!(policy.addresses(&own.to_string(), 80).await.is_ok());
-            assert!(
-                AddressPolicy::default().at_own_machine().addresses(&own.to_string(), 10250).await.is_ok()
-            );
+            let policy = AddressPolicy::new(vec![cidr(&own)]);
+            assert!(addresses(&policy, &own, 80).await.is_ok());
+            assert!(addresses(&default.clone().at_own_machine(), &own, 10250).await.is_ok());
         }
         for address in ["198.51.100.7", "::ffff:198.51.100.7", "2001:db8::7"] {
-            let denied = AddressPolicy::default().addresses(address, 10250).await.unwrap_err().to_string();
+            let denied = addresses(&default, address, 10250).await.unwrap_err().to_string();
             assert!(denied.contains("Kubernetes' own components"), "{denied}");
-            assert!(AddressPolicy::default().addresses(address, 8080).await.is_ok());
+            assert!(addresses(&default, address, 8080).await.is_ok());
         }
     }
 
     #[tokio::test]
     async fn what_is_denied_by_hand_is_denied_whatever_is_allowed() {
         let policy = AddressPolicy::new(vec![cidr("0.0.0.0/0")]).and_deny(vec![cidr("10.1.0.0/16")]);
-        let denied = policy.addresses("10.1.2.3", 80).await.unwrap_err().to_string();
+        let denied = addresses(&policy, "10.1.2.3", 80).await.unwrap_err().to_string();
         assert!(denied.contains("--hook-deny"), "{denied}");
-        assert!(policy.addresses("::ffff:10.1.2.3", 80).await.is_err());
-        assert!(policy.addresses("10.2.2.3", 80).await.is_ok());
+        assert!(addresses(&policy, "::ffff:10.1.2.3", 80).await.is_err());
+        assert!(addresses(&policy, "10.2.2.3", 80).await.is_ok());
     }
 
     #[test]
@@ -367,11 +392,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_is_judged_by_what_it_stands_for() {
-        let denied = AddressPolicy::default().addresses("localhost", 80).await.unwrap_err().to_string();
+        let default = AddressPolicy::default();
+        let denied = addresses(&default, "localhost", 80).await.unwrap_err().to_string();
         assert!(denied.contains("loopback"), "{denied}");
         let policy = AddressPolicy::new(vec![cidr("127.0.0.1")]);
-        let found = policy.addresses("localhost", 80).await.unwrap();
+        let found = addresses(&policy, "localhost", 80).await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|at| at.ip() == ip("127.0.0.1")), "{found:?}");
-        assert_eq!(policy.addresses("[fd00::1]", 80).await.unwrap(), ["[fd00::1]:80".parse().unwrap()]);
+        let found = addresses(&policy, "[fd00::1]", 80).await.unwrap();
+        assert_eq!(found, ["[fd00::1]:80".parse().unwrap()]);
     }
 }

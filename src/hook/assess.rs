@@ -5,7 +5,7 @@
 use crate::api::hook_run::{HookPhase, MetricResult};
 use crate::hook::condition::Condition;
 use crate::hook::measured::Measured;
-use crate::hook::value::Value;
+use crate::hook::value::{MAX_MESSAGE, Value, cut};
 
 /// The default of `consecutiveErrorLimit`: the number of errors in a row that are tolerated.
 pub(crate) const DEFAULT_ERROR_LIMIT: i32 = 4;
@@ -62,8 +62,8 @@ fn verdict(conditions: &Conditions, value: &Value) -> Result<(HookPhase, String)
 fn quoted(value: &Value) -> String {
     match value {
         Value::None => "no value".to_owned(),
-        Value::Text(_) => format!("{:?}", crate::hook::value::cut(&value.printed(), 128)),
-        _ => crate::hook::value::cut(&value.printed(), 128),
+        Value::Text(_) => format!("{:?}", cut(&value.printed(), 128)),
+        _ => cut(&value.printed(), 128),
     }
 }
 
@@ -86,7 +86,7 @@ impl Limits {
         let MetricResult { count, successful, failed, inconclusive, consecutive_error, .. } = *result;
         let why =
             |sentence: String| match result.measurements.iter().rev().find(|one| !one.message.is_empty()) {
-                Some(last) => format!("{sentence}: {}", last.message),
+                Some(last) => format!("{sentence}: {}", cut(&last.message, MAX_MESSAGE)),
                 None => sentence,
             };
         let of = |number: i32| match self.count {

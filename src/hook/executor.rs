@@ -16,6 +16,7 @@ use crate::hook::place::Place;
 use crate::hook::program::{Next, Program};
 use crate::hook::provider;
 use crate::hook::settings::Settings;
+use crate::hook::value::{MAX_MESSAGE, cut};
 use crate::process::clock;
 use crate::process::permits::Permits;
 
@@ -59,7 +60,7 @@ impl Executor {
         }
         match Program::compile(spec) {
             Ok(program) => self.drive(&program, spec, &mut status, place, &mut report).await,
-            Err(invalid) => fail(&mut status, invalid.to_string()),
+            Err(invalid) => fail(&mut status, &invalid.to_string()),
         }
         report(&status);
         status
@@ -93,10 +94,7 @@ impl Executor {
                     changed = true;
                 }
                 Next::Wait(None) if measuring.is_empty() => {
-                    return fail(
-                        status,
-                        "internal error: the hook has no next step; please report this".to_owned(),
-                    );
+                    return fail(status, "internal error: the hook has no next step; please report this");
                 }
                 Next::Wait(until) => {
                     if std::mem::take(&mut changed) {
@@ -139,7 +137,7 @@ async fn due(at: Option<Timestamp>) {
     }
 }
 
-fn fail(status: &mut HookRunStatus, why: String) {
+fn fail(status: &mut HookRunStatus, why: &str) {
     status.phase = Some(HookPhase::Error);
-    status.message = why;
+    status.message = cut(why, MAX_MESSAGE);
 }

@@ -10,9 +10,13 @@ use crate::api::hook_template::Policy;
 use crate::hook::assess;
 use crate::hook::check::{self, CompiledMetric, Invalid};
 use crate::hook::measured::Measured;
+use crate::hook::value::{MAX_MESSAGE, cut, cut_json};
 
 /// Maximum number of measurements per metric in a status.
 const MAX_MEASUREMENTS: usize = 10;
+/// Maximum size of all values and messages of the measurements in a status, in bytes of JSON. An API server stores
+/// at most 1.5 MiB per object.
+const MAX_TEXTS: usize = 384 << 10;
 
 /// A compiled run.
 #[derive(Clone, Debug)]
@@ -102,10 +106,11 @@ impl Program {
         let result = entry(status, &compiled.name);
         let (phase, message) = assess::measurement(&compiled.conditions, measured);
         if let Some(last) = result.measurements.last_mut() {
+            let most = self.longest_text();
             last.phase = phase;
-            last.message = message;
+            last.message = cut_json(&cut(&message, MAX_MESSAGE), most);
             last.finished_at = Some(millis(now));
-            last.value = measured.printed();
+            last.value = cut_json(&measured.printed(), most);
         }
         count(result, phase);
         let surplus = result.measurements.len().saturating_sub(MAX_MEASUREMENTS);
@@ -151,6 +156,11 @@ impl Program {
         "approved by hand".clone_into(&mut status.message);
     }
 
+    /// The size of one value or message, such that those of all measurements fit in [`MAX_TEXTS`].
+    fn longest_text(&self) -> usize {
+        MAX_TEXTS / (2 * MAX_MEASUREMENTS * self.metrics.len().max(1))
+    }
+
     /// Ends the run if no measurement is left.
     fn settle(&self, status: &mut HookRunStatus) {
         let under_way =
@@ -159,7 +169,7 @@ impl Program {
             return;
         }
         if let Some((name, message)) = self.stopper(status) {
-            self.end_metrics(status, &format!("stopped because of {name}"));
+            self.end_metrics(status, &cut(&format!("stopped because of {name}"), MAX_MESSAGE));
             let worst = status.metric_results.iter().map(|result| result.phase).max();
             status.phase = worst;
             status.message = message;

@@ -4,6 +4,8 @@ use crate::hook::json::Json;
 
 /// Maximum length of a value in a status, in bytes.
 const MAX_PRINTED: usize = 1024;
+/// Maximum length of a message in a status, in bytes.
+pub(crate) const MAX_MESSAGE: usize = 512;
 
 /// The value that a provider measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,6 +68,30 @@ pub(crate) fn cut(text: &str, bytes: usize) -> String {
     format!("{}…", &text[..end.unwrap_or(0)])
 }
 
+/// The same for a text that takes at most `bytes` in the JSON of an API server.
+pub(crate) fn cut_json(text: &str, bytes: usize) -> String {
+    let (mut size, mut end) = (0, 0);
+    for (index, character) in text.char_indices() {
+        size += size_in_json(character);
+        if size > bytes {
+            return format!("{}…", &text[..end]);
+        }
+        if size + '…'.len_utf8() <= bytes {
+            end = index + character.len_utf8();
+        }
+    }
+    text.to_owned()
+}
+
+/// The size of a character in the JSON that an API server stores: it also escapes the characters of HTML.
+fn size_in_json(character: char) -> usize {
+    match character {
+        '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => 6,
+        '"' | '\\' => 2,
+        other => other.len_utf8(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,5 +117,15 @@ mod tests {
         let printed = Value::Text("é".repeat(2000)).printed();
         assert!(printed.len() <= MAX_PRINTED && printed.ends_with("é…"), "{}", printed.len());
         assert_eq!(cut("short", 5), "short");
+    }
+
+    #[test]
+    fn a_text_is_cut_by_its_size_in_json() {
+        assert_eq!(cut_json("short", 5), "short");
+        assert_eq!(cut_json("shorter", 6), "sho…");
+        assert_eq!(cut_json("<<", 12), "<<");
+        assert_eq!(cut_json("<<<", 12), "<…");
+        assert_eq!(cut_json("é\u{1}\"", 10), "é\u{1}\"");
+        assert_eq!(cut_json("é\u{1}\"", 9), "é…");
     }
 }

@@ -467,7 +467,7 @@ async fn act(
         before.filter(|before| is_obsolete(node, before, effect, decided_at, control))
     {
         *operation = before;
-        return;
+        return take_back(journal, entry, operation).await;
     }
     concurrency::before(node, operation, effect);
     let limit = time_limits::effect(operation, effect);
@@ -524,9 +524,9 @@ async fn act(
     }
 }
 
-/// Waits for a permit, for a signal, or until the operation has to observe its pod again.
+/// Waits for a permit, for a signal, until the operation has to observe its pod again, or until it is too late to begin.
 async fn wait_for_permit(node: &Node, operation: &Operation, control: &mut ControlHandle) {
-    let mut end = clock::until(operation.forward_until());
+    let mut end = clock::until(operation.touch_until());
     // The fence keeps the kubelet from starting a container that ends meanwhile.
     if operation.is_fenced_ahead() {
         end = end.min(MAX_PAUSE);

@@ -196,7 +196,6 @@ impl EffectExecutor {
             return Err(EffectError { class: Class::Final, message });
         };
         let limit = limit.saturating_sub(began.elapsed());
-        let reserve = self.image_reserve;
         let client = self.client.clone();
         let named = self.names_pull_secrets();
         let credentials = if named && self.allow_pull_secrets {
@@ -205,7 +204,16 @@ impl EffectExecutor {
             Vec::new()
         };
         let sandbox = &pull_source::sandbox_config(&self.client, &self.sandbox_id).await?;
-        let wanted = Wanted { reference, like, anew, sandbox, credentials: &credentials, limit, reserve };
+        let wanted = Wanted {
+            reference,
+            like,
+            anew,
+            sandbox,
+            credentials: &credentials,
+            limit,
+            reserve: self.image_reserve,
+            floor: 0,
+        };
         let fetched = image::fetch(&client, wanted, progress).await;
         let lacks = |effect_error: &EffectError| {
             credentials.is_empty() && image::wants_credentials(&effect_error.message)

@@ -50,8 +50,10 @@ pub(super) struct Wanted<'a> {
     pub(super) credentials: &'a [v1::AuthConfig],
     /// Time limit of the pull.
     pub(super) limit: Duration,
-    /// Bytes that must stay free.
+    /// Bytes that must stay free by the estimate before the pull.
     pub(super) reserve: u64,
+    /// The pull ends when fewer bytes are free. 0 for an operation, which needs the image.
+    pub(super) floor: u64,
 }
 
 /// Returns the image if it is on the node and no registry has to be asked, so that the caller need not wait for a
@@ -130,6 +132,10 @@ pub(super) async fn fetch(
                     Some(disk) => free(wanted.reference, disk).await,
                     None => None,
                 };
+                if let Some(left) = left.filter(|left| *left < wanted.floor) {
+                    let free = left >> 20;
+                    return Err(final_(format!("the image disk has only {free} MiB free during the pull")));
+                }
                 let left = left.map_or_else(String::new, |left| format!(", the disk has {} MiB free", left >> 20));
                 progress(format!("pulling {image}: {seconds} s{left}"));
             }

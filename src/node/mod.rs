@@ -77,7 +77,7 @@ pub struct Node {
     pub permit: Permit,
     /// The slot of the same operation; the default is without a limit.
     pub slot: Slot,
-    /// Bytes that a pull must leave free on the image disk.
+    /// Bytes that must stay free on the image disk by the estimate before a pull.
     pub image_reserve: u64,
     /// The API server's view of the node's pods, and the way to change them; `None` without an API server.
     pub cluster: Option<NodePods>,

@@ -28,7 +28,7 @@ pub enum Prefetched {
 /// dropped future cancels the pull.
 ///
 /// # Errors
-/// If the pod has no running sandbox on this node, the disk is full, or the pull fails.
+/// If the pod has no running sandbox on this node, the disk has or gets too little free space, or the pull fails.
 pub async fn prefetch(node: &Node, pod: &PodRef, reference: &str) -> Result<Prefetched, EffectError> {
     // A tag that moves is pulled again by its request: only the name has to be on the node here.
     if node.client.image(reference, false).await?.is_some() {
@@ -51,6 +51,7 @@ pub async fn prefetch(node: &Node, pod: &PodRef, reference: &str) -> Result<Pref
         credentials: &credentials,
         limit: LIMIT,
         reserve: node.image_reserve,
+        floor: node.image_reserve,
     };
     image::fetch(&node.client, wanted, &|_| {}).await.map(|_| Prefetched::Pulled)
 }

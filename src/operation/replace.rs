@@ -15,7 +15,7 @@
 //! | created here, and another instance runs | continue with that one: `duplicate::give_way` |
 //! | running alone | remove the fence; done: `settle` |
 //! | running beside another instance that runs or is about to | failed; the one created here is stopped: `duplicate::stop_duplicate` |
-//! | created here, exited before it started, not refused by the runtime | remove it and create it again; if it cannot be removed, continue with the next attempt: `cut_off` |
+//! | created here, exited before it started, not refused by the runtime | remove it and create it again; if it cannot be removed, or no other container has the configuration, continue with the next attempt: `cut_off` |
 //! | created by a kubelet, its start was lost | continue with the next attempt: `lost_start` |
 //! | exited otherwise | failed: `ended` |
 //! | state unknown | wait; without a kubelet remove it and create it again: `clear_up` |
@@ -346,8 +346,11 @@ pub(super) fn settle<'a>(
             }
         }
         State::Exited => {
-            let next =
-                if ours { cut_off(operation, target, new, now) } else { lost_start(operation, target, new) };
+            let next = if ours {
+                cut_off(operation, target, snapshot, new, now)
+            } else {
+                lost_start(operation, target, new)
+            };
             next.map_or_else(|| Progress::Failed(ended(operation, target, new)), Progress::Next)
         }
         State::Unknown if ours && was_half_made(operation, target, new, now) => {
@@ -395,13 +398,20 @@ fn continue_after(target: &Target, instance: &Container) -> Next {
 /// The next step for an instance created here that ended before it started, unless the runtime refused the start: that was
 /// lost with the process that requested it, or with the runtime. This says nothing about the image, so the instance is
 /// created again.
-fn cut_off(operation: &Operation, target: &Target, instance: &Container, now: Timestamp) -> Option<Next> {
+fn cut_off(
+    operation: &Operation,
+    target: &Target,
+    snapshot: &Snapshot,
+    instance: &Container,
+    now: Timestamp,
+) -> Option<Next> {
     if instance.started_at.is_some() {
         return None;
     }
     // containerd keeps the task of a container whose start was cancelled while it read the task's process ID: the task
     // stays created, its program never runs, and the removal of the container is refused until the pod is gone.
-    if !operation.can_remove(&instance.id) {
+    // A kubelet collects all instances but the newest that has ended: then this one alone has the configuration.
+    if !operation.can_remove(&instance.id) || is_only_source(target, snapshot, instance) {
         return Some(continue_after(target, instance));
     }
     let ours = |last_failure: &&LastFailure| {
@@ -517,6 +527,13 @@ pub(super) fn source_of<'a>(
         .by_id(&target.from.container_id)
         .or_else(|| snapshot.by_id(&replacement.replaces))
         .or_else(|| snapshot.instances(&target.name).last().copied())
+}
+
+/// True when the configuration can be cloned from no other container.
+fn is_only_source(target: &Target, snapshot: &Snapshot, instance: &Container) -> bool {
+    let is_other = |other: &&Container| other.id != instance.id;
+    !snapshot.instances(&target.name).iter().any(is_other)
+        && snapshot.fences(&target.name).all(|fence| fence.holder)
 }
 
 /// The newest instance of `name` that has run, if it is newer than the source: in a rollback, the one that is taken back.

@@ -51,12 +51,14 @@ impl Permits {
         Self::with(Limits { common: most, of_one: share(most), most, of_reserve: 0 })
     }
 
-    /// `most` permits, at least one, that one namespace may hold, and a quarter more for those that hold few.
+    /// `most` permits, at least one, that one namespace may hold, and a quarter more, at least one, for those that hold
+    /// few. A single one has no reserve.
     #[cfg(target_os = "linux")]
     pub(crate) fn with_reserve(most: usize) -> Self {
         let common = most.max(1);
         let of_reserve = (common / 16).max(1);
-        Self::with(Limits { common, of_one: common, most: common + common / 4, of_reserve })
+        let reserve = (common / 4).max(usize::from(common > 1));
+        Self::with(Limits { common, of_one: common, most: common + reserve, of_reserve })
     }
 
     fn with(limits: Limits) -> Self {
@@ -190,6 +192,13 @@ mod tests {
         assert_eq!(permits.held(), 38);
         drop(held);
         assert_eq!(all("shop").len(), 26, "the common ones are for anybody");
+        for few in [2, 3] {
+            let permits = Permits::with_reserve(few);
+            let held: Vec<_> = std::iter::from_fn(|| permits.try_acquire("greedy")).collect();
+            assert_eq!(held.len(), few);
+            let of_other = permits.try_acquire("shop");
+            assert!(of_other.is_some() && permits.is_full("bank"), "a small number has a reserve of one");
+        }
         let one = Permits::with_reserve(1);
         let held = one.try_acquire("greedy");
         assert!(held.is_some() && one.try_acquire("shop").is_none(), "a single one has no reserve");

@@ -1,6 +1,6 @@
 //! Decides which writes and which status follow from a rollout's spec and the cached objects. Writes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -51,6 +51,8 @@ pub struct RolloutInput<'a> {
     pub newer: Option<&'a str>,
     /// The name of an older rollout of the same target whose abort must end before this one begins.
     pub aborting: Option<&'a str>,
+    /// The uids of the active rollouts of the namespace.
+    pub active: BTreeSet<String>,
     /// The nodes whose agent is ready; `None`: agents are not in the cache.
     pub agents: Option<&'a ReadyAgents>,
     /// The time of the reconcile.
@@ -267,7 +269,7 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
     // The nodes have, or had, the images from before.
     let pulls = may_begin && !rollout.aborts();
     let remaining = if pulls { bounds.remaining(&views).saturating_sub(begun) } else { 0 };
-    prefetch::add(rollout, &views, remaining, &mut decision.writes);
+    prefetch::add(rollout, &views, remaining, &input.active, &mut decision.writes);
     status.busy += i32::try_from(begun).unwrap_or(0);
     if rollout.aborts() {
         // Pods that begin to go back are no longer done.

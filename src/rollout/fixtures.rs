@@ -69,7 +69,8 @@ pub(super) fn seen<'a>(
     let allowance = DisruptionAllowance::new(budgets.iter().cloned().map(Arc::new), "v1");
     let nodes = NO_NODES.get_or_init(NodeLabels::new);
     let pods = pods.iter().collect();
-    RolloutInput { nodes, target, pods, allowance, newer: None, aborting: None, agents: None, now }
+    let active = [UID, "r-2"].map(str::to_owned).into();
+    RolloutInput { nodes, target, pods, allowance, newer: None, aborting: None, active, agents: None, now }
 }
 
 /// Applies a write as the API server does.

@@ -32,7 +32,7 @@ pub mod failed_write;
 mod order;
 pub mod orphan;
 pub mod pod;
-mod prefetch;
+pub mod prefetch;
 pub mod reach;
 pub mod record;
 mod report;

@@ -1,7 +1,7 @@
 //! Adds to the writes of a rollout which pods name the images that their later requests need. Must not begin or end a
 //! task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::annotation;
 use crate::podtask::prefetch::{Waiting, choose};
@@ -12,15 +12,25 @@ use crate::rollout::order;
 use crate::rollout::pod::Pod;
 use crate::rollout::view::{PodView, State};
 
+/// Precedes the uid of the rollout, which is the last entry of the annotation. Agents ignore the entry, because no
+/// reference has such a character.
+const OWNER: &str = "rollout=";
+
 /// Extends `writes` by the changes of the annotation. `remaining`: how many pods may still get a request after this
-/// reconcile; 0 while the rollout is paused or stops.
-pub(super) fn add(rollout: &Rollout, views: &[PodView<'_>], remaining: usize, writes: &mut Vec<Write>) {
+/// reconcile; 0 while the rollout is paused or stops. `active`: the uids of the active rollouts.
+pub(super) fn add(
+    rollout: &Rollout,
+    views: &[PodView<'_>],
+    remaining: usize,
+    active: &BTreeSet<String>,
+    writes: &mut Vec<Write>,
+) {
     let begun: Vec<_> = writes.iter().filter(|write| matches!(write.what, What::Begin(_))).collect();
     let begins = |view: &PodView<'_>| begun.iter().any(|write| write.pod.uid == view.pod.base.uid);
     let chosen = if rollout.spec.prefetch {
         let waits = |view: &&PodView<'_>| {
             let waits = view.state == State::Waiting && view.reach.is_reachable();
-            waits && !begins(view) && is_own(rollout, view.pod)
+            waits && !begins(view) && may_change(rollout, view.pod, active)
         };
         let mut waiting: Vec<_> = views.iter().filter(waits).collect();
         waiting.sort_by(|one, other| order::compare(one, other));
@@ -37,8 +47,9 @@ pub(super) fn add(rollout: &Rollout, views: &[PodView<'_>], remaining: usize, wr
     for view in views {
         let base = &view.pod.base;
         // A request removes the annotation, whatever is chosen.
-        let text = chosen.get(base.name.as_str()).filter(|_| !begins(view)).cloned();
-        if text != view.pod.prefetch && (begins(view) || is_own(rollout, view.pod)) {
+        let images = chosen.get(base.name.as_str()).filter(|_| !begins(view));
+        let text = images.map(|images| format!("{images},{OWNER}{}", rollout.uid));
+        if text != view.pod.prefetch && (begins(view) || may_change(rollout, view.pod, active)) {
             changes.push((base, text));
         }
     }
@@ -56,11 +67,34 @@ pub(super) fn add(rollout: &Rollout, views: &[PodView<'_>], remaining: usize, wr
     }
 }
 
-/// True unless the annotation names another image than those of the rollout. It is of another rollout then, which would
-/// write it again.
-fn is_own(rollout: &Rollout, pod: &Pod) -> bool {
+/// The write that removes the annotation from `pod`, if it is of a rollout that is not `active`.
+pub fn abandoned(pod: &Pod, active: &BTreeSet<String>) -> Option<Write> {
+    let (_, owner) = parts(pod.prefetch.as_deref()?);
+    let annotations = [(annotation::ROLLOUT_PREFETCH.to_owned(), None)].into();
+    owner.filter(|uid| !active.contains(*uid)).map(|_| Write {
+        pod: VersionedRef::of(&pod.base),
+        patch: PodPatch { annotations, ..PodPatch::default() },
+        what: What::Prefetch,
+    })
+}
+
+/// True unless the annotation is of another active rollout, which would write it again. One without a uid, which an
+/// earlier release wrote, is of another rollout if it names another image than those of this one.
+fn may_change(rollout: &Rollout, pod: &Pod, active: &BTreeSet<String>) -> bool {
+    let Some(text) = pod.prefetch.as_deref() else { return true };
     let is_image = |named: &str| named.is_empty() || rollout.images().any(|(_, image)| image == named);
-    pod.prefetch.as_deref().is_none_or(|named| named.split(',').all(is_image))
+    match parts(text) {
+        (_, Some(uid)) => uid == rollout.uid || !active.contains(uid),
+        (images, None) => images.split(',').all(is_image),
+    }
+}
+
+/// The images of the annotation, and the uid of the rollout that wrote it.
+fn parts(text: &str) -> (&str, Option<&str>) {
+    match text.rsplit_once(OWNER) {
+        Some((images, uid)) => (images.trim_end_matches(','), Some(uid)),
+        None => (text, None),
+    }
 }
 
 /// A pod with the images that it does not run yet.
@@ -69,7 +103,7 @@ fn of<'a>(rollout: &Rollout, view: &PodView<'a>) -> Waiting<'a> {
     let images = rollout.images().filter(|(name, image)| !runs(name, image));
     Waiting {
         pod: &view.pod.base,
-        named: view.pod.prefetch.as_deref(),
+        named: view.pod.prefetch.as_deref().map(|text| parts(text).0),
         images: images.map(|(_, image)| image.to_owned()).collect(),
     }
 }

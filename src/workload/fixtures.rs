@@ -28,7 +28,7 @@ pub(crate) fn at(second: i64) -> Timestamp {
 }
 
 /// The object of a workload, which a test can modify.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Draft {
     kind: &'static str,
     pub(crate) annotations: BTreeMap<String, String>,

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::api_server::{ApiServer, Store};
+use super::api_server::{ApiServer, Fault, Store};
 use crate::support::wait::{WAIT_LIMIT, eventually_async, until};
 
 const NAMESPACE: &str = "inplace-system";
@@ -36,6 +36,7 @@ fn terms() -> Terms {
         renew_before: Duration::from_secs(60),
         settle: Duration::from_millis(250),
         poll: Duration::from_millis(20),
+        await_leader: Duration::from_secs(15),
     }
 }
 
@@ -242,6 +243,78 @@ async fn files_of_the_operator_are_served_and_read_again() {
     std::fs::write(at("cert"), "nothing").unwrap();
     sleep(LAG).await;
     ask(&trusted[1], replica.address, &review("web")).await.unwrap();
+    fixture.stop.cancel();
+}
+
+/// The leader of an installation that is changed may serve no webhooks, or have its certificate from files.
+#[tokio::test]
+async fn whoever_needs_a_certificate_makes_it_if_the_leader_does_not() {
+    let fixture = Fixture { terms: Terms { await_leader: LAG, ..terms() }, ..Fixture::found().await };
+    let none = Some(std::path::PathBuf::from("no-such-file"));
+    let files = WebhookArgs { webhook_cert: none.clone(), webhook_key: none, ..WebhookArgs::default() };
+    let leader = fixture.replica(&files).await;
+    fixture.lead(&leader);
+    let [first, second] =
+        [fixture.replica(&WebhookArgs::default()).await, fixture.replica(&WebhookArgs::default()).await];
+    for replica in [first, second] {
+        fixture.ready(&replica).await;
+        let answer = ask(&fixture.trusted().unwrap(), replica.address, &review("web")).await.unwrap();
+        assert_eq!(answer["response"]["allowed"], true);
+    }
+    assert_eq!(fixture.trusted(), fixture.kept("ca.crt"));
+    assert!(leader.webhooks.ready().is_err());
+    fixture.stop.cancel();
+}
+
+/// The process has other names than the leader, as a process of another configuration.
+#[tokio::test]
+async fn only_the_leader_replaces_a_certificate_that_can_be_served() {
+    let (leaders, _replica) = Fixture::settled().await;
+    let stored = leaders.api.get("secrets", NAMESPACE, SECRET).unwrap();
+    leaders.stop.cancel();
+    let terms = Terms { await_leader: Duration::ZERO, ..terms() };
+    for is_empty_at_first in [false, true] {
+        let fixture = Fixture { terms, ..Fixture::found().await };
+        let filled = stored.clone();
+        let fill = move |store: &mut Store| {
+            store.put(filled.clone());
+        };
+        if is_empty_at_first {
+            fixture.api.on("GET secret").nth(2).first(fill);
+        } else {
+            fixture.api.store(fill);
+            fixture.api.on("GET secret").fault(Fault::Answer(403, "not yet"));
+        }
+        let args = WebhookArgs { webhook_names: vec!["other.test".to_owned()], ..WebhookArgs::default() };
+        let replica = fixture.replica(&args).await;
+        // The second read is the first that finds a certificate; what follows from it is done before the third.
+        fixture.api.arrived("GET secret", 3).await;
+        replica.webhooks.ready().unwrap();
+        assert_eq!(fixture.api.count("PUT secret"), 0, "{is_empty_at_first}: {:?}", fixture.api.calls());
+        fixture.stop.cancel();
+    }
+}
+
+/// An installation is changed to certificates of its own: the processes of before still make theirs.
+#[tokio::test]
+async fn an_authority_of_the_operator_stays_trusted() {
+    let (fixture, replica) = Fixture::settled().await;
+    let (made, (own, _)) = (fixture.kept("ca.crt").unwrap(), client_authority::authority());
+    fixture.api.edit_of("validatingwebhookconfigurations", "", CONFIGURATION, |found| {
+        found["webhooks"][0]["clientConfig"]["caBundle"] = json!(ByteString(own.clone().into_bytes()));
+    });
+    let both = || fixture.trusted() == Some(format!("{made}{own}"));
+    timeout(WAIT_LIMIT, until(both)).await.expect("the authority of the leader beside that of the operator");
+    ask(&fixture.trusted().unwrap(), replica.address, &review("web")).await.unwrap();
+    // The next authority of the leader replaces the first one only.
+    fixture.api.edit_of("secrets", NAMESPACE, SECRET, |secret| {
+        secret["data"]["tls.crt"] = json!(ByteString(b"spoiled".to_vec()));
+    });
+    let replaced = || {
+        let next = fixture.kept("ca.crt").unwrap();
+        next != made && fixture.trusted() == Some(format!("{next}{own}"))
+    };
+    timeout(WAIT_LIMIT, until(replaced)).await.expect("the next authority");
     fixture.stop.cancel();
 }
 

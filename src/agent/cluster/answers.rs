@@ -1,15 +1,15 @@
 //! Writes the results of the agent in a cluster: the status annotation and the events of each pod.
 //!
 //! Each pod with pending writes has its own task, so that a pod whose writes fail does not delay other pods. The
-//! number of concurrent writes is bounded. Per pod, only the newest status and a few events are held. `outbox`
-//! decides what to write and when.
+//! number of concurrent writes is bounded, and shared fairly among namespaces: an admission webhook may delay the writes
+//! in one of them. Per pod, only the newest status and a few events are held. `outbox` decides what to write and when.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +32,7 @@ use crate::operation::snapshot::GroupSignal;
 use crate::process::backoff::Backoff;
 use crate::process::clock;
 use crate::process::log::chain;
+use crate::process::permits::Permits;
 
 /// The pauses after failed writes.
 pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
@@ -56,7 +57,7 @@ struct Shared {
     pods: NodePods,
     groups: GroupRestarts,
     writes: Writes,
-    permits: Arc<Semaphore>,
+    permits: Permits,
     /// Cancelled once the statuses on the pods have been compared with the journal. Nothing is written before that.
     open: CancellationToken,
     state: Mutex<State>,
@@ -86,7 +87,7 @@ impl Answers {
             pods,
             groups,
             writes,
-            permits: Arc::new(Semaphore::new(MAX_WRITES)),
+            permits: Permits::new(MAX_WRITES),
             open: CancellationToken::new(),
             state: Mutex::default(),
             writing: watch::Sender::new(0),
@@ -94,8 +95,8 @@ impl Answers {
     }
 
     /// The permits for writes to the API server; there are as many permits as concurrent writes are allowed.
-    pub(super) fn permits(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.0.permits)
+    pub(super) fn permits(&self) -> Permits {
+        self.0.permits.clone()
     }
 
     /// Compares the cache of pods with the outboxes: reports the statuses that an earlier process did not write,
@@ -281,8 +282,12 @@ impl Shared {
         let mut backoff = BACKOFF;
         while let Some(next) = self.next(&pod) {
             let tried = match &next {
-                Next::Status(status) => self.attempt("status", self.pods.write_status(&pod, status)).await,
-                Next::Event(event) => self.attempt("event", self.pods.event(&pod, &reported(event))).await,
+                Next::Status(status) => {
+                    self.attempt("status", &pod, self.pods.write_status(&pod, status)).await
+                }
+                Next::Event(event) => {
+                    self.attempt("event", &pod, self.pods.event(&pod, &reported(event))).await
+                }
                 Next::At(at) => {
                     tokio::select! {
                         () = sleep_until(*at) => {}
@@ -335,10 +340,10 @@ impl Shared {
     async fn attempt(
         &self,
         verb: &'static str,
+        pod: &PodRef,
         write: impl Future<Output = Result<(), Error>>,
     ) -> Result<(), Error> {
-        // The semaphore is never closed.
-        let _permit = self.permits.acquire().await;
+        let _permit = self.permits.acquire(&pod.namespace).await;
         let written = write.await;
         self.writes.count(verb, written.as_ref().err().map(Error::class));
         written

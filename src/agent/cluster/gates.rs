@@ -5,10 +5,9 @@
 //! drain.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::agent::cluster::answers::BACKOFF;
@@ -24,6 +23,7 @@ use crate::node::journal::{Entry, Journal};
 use crate::operation::effect::GateAction;
 use crate::process::backoff::Backoff;
 use crate::process::log::chain;
+use crate::process::permits::Permits;
 
 /// The time after the end of an operation during which its gate is not changed: the operation's own last write has
 /// to reach the cache first.
@@ -41,7 +41,7 @@ pub(super) struct Gates {
     pods: NodePods,
     journal: Journal,
     writes: Writes,
-    permits: Arc<Semaphore>,
+    permits: Permits,
     /// Holds only the pods that have to wait.
     waits: HashMap<PodRef, Wait>,
     ended: mpsc::Receiver<(PodRef, Ended)>,
@@ -67,7 +67,7 @@ struct Wait {
 }
 
 impl Gates {
-    pub(super) fn new(pods: NodePods, journal: Journal, writes: Writes, permits: Arc<Semaphore>) -> Self {
+    pub(super) fn new(pods: NodePods, journal: Journal, writes: Writes, permits: Permits) -> Self {
         let (end, ended) = mpsc::channel(MAX_ENDED);
         Self { pods, journal, writes, permits, waits: HashMap::new(), ended, end }
     }
@@ -129,7 +129,7 @@ impl Gates {
         // From here on no request starts on this pod, so that the journal entry stays valid until the write. The
         // read runs in a task, because a slow disk may delay it.
         wait.under_way = true;
-        let (pods, permits, end) = (self.pods.clone(), Arc::clone(&self.permits), self.end.clone());
+        let (pods, permits, end) = (self.pods.clone(), self.permits.clone(), self.end.clone());
         let (journal, gate) = (self.journal.clone(), gate.clone());
         tokio::spawn(async move {
             let ended = match journal.load_async(&reference).await {
@@ -184,10 +184,9 @@ impl Gates {
 }
 
 /// Writes one gate, after waiting for a permit.
-async fn write(pods: &NodePods, permits: &Semaphore, pod: &PodRef, repair: GateRepair) -> Result<(), Error> {
+async fn write(pods: &NodePods, permits: &Permits, pod: &PodRef, repair: GateRepair) -> Result<(), Error> {
     let (open, reason, message) = repair.condition();
     tracing::info!(%pod, open, reason, message, "setting the condition of the readiness gate");
-    // The semaphore is never closed.
-    let _permit = permits.acquire().await;
+    let _permit = permits.acquire(&pod.namespace).await;
     pods.set_gate(pod, open, reason, message).await
 }

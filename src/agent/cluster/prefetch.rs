@@ -26,9 +26,13 @@ use crate::process::backoff::Backoff;
 const KEYS: [&str; 3] = [annotation::PREFETCH, annotation::ROLLOUT_PREFETCH, workload_key::PREFETCH];
 /// Entries that one annotation may have; others are ignored.
 const MAX_IMAGES: usize = 8;
-/// Attempts at one image. After that the image is left to its request.
+/// Attempts at one image with each of its pods. After that the image is left to its request.
 const MAX_ATTEMPTS: u32 = 3;
-/// The pauses between the attempts.
+/// Pods whose credentials and sandbox are tried for one image.
+const MAX_PODS: usize = 3;
+/// Attempts at one image in all: [`MAX_ATTEMPTS`] with each of [`MAX_PODS`]. Pods that name it later add none.
+const MAX_IN_ALL: u32 = 9;
+/// The pauses between the attempts with the same pod.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(300));
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -49,10 +53,11 @@ pub(in crate::agent) struct Prefetches {
 /// The state of an image that was tried.
 #[derive(Debug)]
 enum Tried {
-    /// It is on the node, or was given up.
-    Over,
-    /// It is tried again at this time, after this number of failed attempts.
-    Again(Instant, u32),
+    /// It is on the node.
+    Present,
+    /// The attempts with these pods failed, after `before` attempts with each of them. The next ones are at `again`.
+    /// `attempts` includes those with pods that do not name the image any longer.
+    Failed { attempts: u32, pods: BTreeSet<PodRef>, before: u32, again: Instant },
 }
 
 impl Prefetches {
@@ -70,11 +75,16 @@ impl Prefetches {
     async fn pull_all(&mut self) {
         loop {
             let named = named(&self.pods.list());
-            self.tried.retain(|reference, _| named.contains_key(reference));
+            self.forget(&named);
             let now = Instant::now();
-            let Some((reference, pod)) = named.into_iter().find(|(reference, _)| self.is_due(reference, now))
-            else {
-                self.wait(now).await;
+            let attempts = named.into_iter().filter_map(|(reference, pods)| {
+                let (at, pod) = Tried::next(self.tried.get(&reference), &pods, now)?;
+                Some((at, reference, pod))
+            });
+            let next = attempts.min_by_key(|(at, ..)| *at);
+            let at = next.as_ref().map(|(at, ..)| *at);
+            let Some((_, reference, pod)) = next.filter(|(at, ..)| *at <= now) else {
+                self.wait(at.unwrap_or(now + BACKOFF.after(MAX_ATTEMPTS))).await;
                 continue;
             };
             let pulls = self.node.pulls.clone();
@@ -89,24 +99,22 @@ impl Prefetches {
         }
     }
 
-    fn is_due(&self, reference: &str, now: Instant) -> bool {
-        match self.tried.get(reference) {
-            None => true,
-            Some(Tried::Over) => false,
-            Some(Tried::Again(at, _)) => *at <= now,
-        }
+    /// Removes the images that no pod names any longer, and the pods that do not name their image any longer.
+    fn forget(&mut self, named: &BTreeMap<String, Vec<PodRef>>) {
+        self.tried.retain(|reference, tried| {
+            let naming = named.get(reference);
+            if let (Some(naming), Tried::Failed { pods, .. }) = (naming, tried) {
+                pods.retain(|pod| naming.contains(pod));
+            }
+            naming.is_some()
+        });
     }
 
-    /// Waits for a change of the pods, or until an image is due again.
-    async fn wait(&mut self, now: Instant) {
-        let due = self.tried.values().filter_map(|tried| match tried {
-            Tried::Again(at, _) => Some(*at),
-            Tried::Over => None,
-        });
-        let until = due.min().map_or(BACKOFF.after(MAX_ATTEMPTS), |at| at.saturating_duration_since(now));
+    /// Waits for a change of the pods, or until `at`.
+    async fn wait(&mut self, at: Instant) {
         tokio::select! {
             () = self.pods.changed() => {}
-            () = tokio::time::sleep(until) => {}
+            () = tokio::time::sleep_until(at) => {}
         }
     }
 
@@ -120,28 +128,20 @@ impl Prefetches {
             Ok(prefetched) => {
                 self.count(if prefetched == Prefetched::Pulled { "Pulled" } else { "Present" });
                 tracing::info!(%pod, image = reference, "the image of a later request is on the node");
-                self.tried.insert(reference, Tried::Over);
+                self.tried.insert(reference, Tried::Present);
                 return;
             }
             Err(failed) => failed,
         };
         self.count("Failed");
-        let before = match self.tried.get(&reference) {
-            Some(Tried::Again(_, failures)) => *failures,
-            _ => 0,
-        };
         tracing::info!(
             %pod,
             image = reference,
             error = failed.message,
             "the image of a later request could not be pulled: its request pulls it"
         );
-        let next = if before + 1 < MAX_ATTEMPTS {
-            Tried::Again(Instant::now() + BACKOFF.after(before), before + 1)
-        } else {
-            Tried::Over
-        };
-        self.tried.insert(reference, next);
+        let tried = Tried::failed(self.tried.remove(&reference), pod.clone(), Instant::now());
+        self.tried.insert(reference, tried);
     }
 
     fn count(&self, result: &'static str) {
@@ -149,15 +149,55 @@ impl Prefetches {
     }
 }
 
-/// The images that pods name, each with one of the pods.
-fn named(pods: &[std::sync::Arc<Pod>]) -> BTreeMap<String, PodRef> {
-    let mut named = BTreeMap::new();
+impl Tried {
+    /// When the next attempt at the image is due, and with which of `pods`; `None` if it is on the node or was given up.
+    /// After a failure another pod is tried at once: the credentials or the sandbox may be the cause.
+    fn next(tried: Option<&Self>, pods: &[PodRef], now: Instant) -> Option<(Instant, PodRef)> {
+        let first = pods.first()?;
+        let (failed, before, again) = match tried {
+            None => return Some((now, first.clone())),
+            Some(Self::Present | Self::Failed { attempts: MAX_IN_ALL.., .. }) => return None,
+            Some(Self::Failed { pods, before, again, .. }) => (pods, *before, *again),
+        };
+        match pods.iter().find(|pod| !failed.contains(*pod)) {
+            Some(pod) => Some((now, pod.clone())),
+            None => (before + 1 < MAX_ATTEMPTS).then(|| (again.max(now), first.clone())),
+        }
+    }
+
+    /// The state after an attempt with `pod` that failed `now`.
+    fn failed(tried: Option<Self>, pod: PodRef, now: Instant) -> Self {
+        let (attempts, mut pods, mut before) = match tried {
+            Some(Self::Failed { attempts, pods, before, .. }) => (attempts, pods, before),
+            _ => (0, BTreeSet::new(), 0),
+        };
+        if pods.contains(&pod) {
+            (pods, before) = (BTreeSet::new(), before + 1);
+        }
+        pods.insert(pod);
+        Self::Failed { attempts: attempts + 1, pods, before, again: now + BACKOFF.after(before) }
+    }
+}
+
+/// The images that pods name, each with at most [`MAX_PODS`] of the pods, if possible of different namespaces.
+fn named(pods: &[std::sync::Arc<Pod>]) -> BTreeMap<String, Vec<PodRef>> {
+    let mut named: BTreeMap<String, Vec<PodRef>> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod.is_deleting() && !pod.is_finished()) {
+        let pod_ref = pod.reference();
         for reference in KEYS.iter().filter_map(|key| pod.annotation(key)).flat_map(references) {
-            named.entry(reference).or_insert_with(|| pod.reference());
+            add(named.entry(reference).or_default(), &pod_ref);
         }
     }
     named
+}
+
+/// Adds a pod of a new namespace at the front, any other one at the end.
+fn add(pods: &mut Vec<PodRef>, pod: &PodRef) {
+    let is_new = pods.iter().all(|other| other.namespace != pod.namespace);
+    if is_new || pods.len() < MAX_PODS && !pods.contains(pod) {
+        pods.insert(if is_new { 0 } else { pods.len() }, pod.clone());
+        pods.truncate(MAX_PODS);
+    }
 }
 
 /// The references in the value of the annotation; invalid ones are ignored. Whoever may change a pod writes it, and it is
@@ -178,6 +218,38 @@ async fn withdrawn(mut pods: NodePods, reference: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_few_pods_of_an_image_are_tried_first_of_different_namespaces() {
+        let mut pods = Vec::new();
+        for name in ["a/1", "a/2", "a/2", "b/1", "a/3", "c/1", "b/2"] {
+            let (namespace, name) = name.split_once('/').unwrap();
+            add(&mut pods, &PodRef { namespace: namespace.into(), name: name.into(), uid: name.into() });
+        }
+        let pods: Vec<_> = pods.iter().map(ToString::to_string).collect();
+        assert_eq!(pods, ["c/1", "b/1", "a/1"]);
+    }
+
+    /// How often an image whose pulls fail is tried if these pods name it, one list after the other.
+    fn attempts(lists: impl IntoIterator<Item = Vec<PodRef>>) -> usize {
+        let mut tried: Option<Tried> = None;
+        let (now, mut attempts) = (Instant::now(), 0);
+        for pods in lists {
+            if let Some((at, pod)) = Tried::next(tried.as_ref(), &pods, now) {
+                tried = Some(Tried::failed(tried.take(), pod, at));
+                attempts += 1;
+            }
+        }
+        attempts
+    }
+
+    #[test]
+    fn an_image_that_fails_is_given_up_however_many_pods_name_it() {
+        let pod = |uid: usize| PodRef { namespace: "a".into(), name: "web".into(), uid: uid.to_string() };
+        assert_eq!(attempts(vec![vec![pod(0)]; 20]), 3);
+        assert_eq!(attempts(vec![vec![pod(0), pod(1), pod(2)]; 20]), 9);
+        assert_eq!(attempts((0..20).map(|uid| vec![pod(uid)])), 9, "each time another pod");
+    }
 
     #[test]
     fn references_are_separated_by_commas_and_bounded() {

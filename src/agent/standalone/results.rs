@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::agent::standalone::INVALID;
 use crate::api::status::Status;
 use crate::process::file::{self, Durability};
 
@@ -51,6 +52,16 @@ impl Results {
             return Some(status.clone());
         }
         serde_json::from_slice(&std::fs::read(self.path(name)).ok()?).ok()
+    }
+
+    /// The files of which a status says that they cannot be used. No pod has a status with this reason.
+    pub(super) fn of_files(&self) -> Vec<String> {
+        let results = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = results.filter_map(|result| {
+            let name = result.file_name().into_string().ok()?;
+            name.strip_suffix(".json").map(str::to_owned)
+        });
+        names.filter(|name| self.read(name).is_some_and(|status| status.reason == INVALID)).collect()
     }
 
     pub(super) fn remove(&self, name: &str) {

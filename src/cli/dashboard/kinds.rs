@@ -16,7 +16,7 @@ use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutSpec, InPlaceRolloutStatus};
 use crate::cli::in_place_rollout::verdict as rollout_verdict;
-use crate::cli::pod::answer::Notes;
+use crate::cli::pod::answer::{Notes, uid_in_events};
 use crate::cli::top::tally;
 use crate::cli::workload_rollout::past;
 use crate::cli::workload_rollout::verdict::{State, verdict};
@@ -33,6 +33,8 @@ const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kub
 pub(super) struct PodFacts {
     /// What controllers read from it, with the status that its agent reports.
     pub(super) pod: podtask::pod::Pod,
+    /// Its uid in the events of its agent.
+    pub(super) uid_in_events: Option<String>,
     /// `deployment/web`, or `pod/NAME` for a pod without a controller.
     pub(super) workload: String,
     /// Kind and name of its controller: `replicaset/web-7f9c`.
@@ -166,6 +168,7 @@ impl PodFacts {
         let facts = Self {
             // The version would make every change of the pod a change of what is shown.
             pod: podtask::pod::Pod { version: String::new(), ..podtask::pod::Pod::read(&source) },
+            uid_in_events: uid_in_events(&source.metadata).map(str::to_owned),
             workload: tally::workload(&source),
             owner: owner.map(|owner| format!("{}/{}", owner.kind.to_ascii_lowercase(), owner.name)),
             unanswered: notes.unanswered().then(|| notes.requested.unwrap_or_else(|| "?".to_owned())),
@@ -190,7 +193,7 @@ impl RolloutFacts {
         let meta = meta_of(&mut source);
         let rollout = readable::<InPlaceRollout>(&meta, source).map(|rollout| Rollout {
             created: rollout.metadata.creation_timestamp.as_ref().map(|time| time.0),
-            message: rollout_verdict::verdict(&rollout).message,
+            message: rollout_verdict::verdict(&rollout, "").message,
             status: rollout.status.unwrap_or_default(),
             spec: rollout.spec,
         });
@@ -219,7 +222,7 @@ impl Game {
         let object: DynamicObject = serde_json::from_value(source).ok()?;
         let name = Name { kind, name: object.metadata.name.clone().unwrap_or_default() };
         let workload = Workload::of(&name, object).ok()?;
-        let verdict = verdict(&workload);
+        let verdict = verdict(&workload, "");
         Some(Self {
             desired: workload.spec.replicas,
             ready: workload.status.ready_replicas,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cli::dashboard::cells::CachedPod;
-use crate::cli::dashboard::kinds::{NodeFacts, RolloutFacts};
+use crate::cli::dashboard::kinds::{EventFacts, NodeFacts, RolloutFacts};
 use crate::cli::dashboard::view::{Id, Objects, Page, Query};
 use crate::cluster::trim::Trimmed;
 use crate::process::clock;
@@ -154,6 +154,24 @@ fn a_workload_counts_the_last_operations_of_its_pods() {
     let found: Vec<_> = states(&workload).into_iter().map(|(_, state)| state).collect();
     assert_eq!(found, ["Failed", "Running", "Pending", "Idle"]);
     assert_eq!(workload["view"]["rollouts"][0]["phase"], "Superseded");
+}
+
+#[test]
+fn the_events_of_a_pod_have_its_uid_and_those_of_a_static_pod_that_of_its_node() {
+    let event = |name: &str, uid: &str| -> Arc<Trimmed<EventFacts>> {
+        let event = json!({"metadata": {"name": "e", "namespace": "shop"}, "reason": uid,
+            "involvedObject": {"kind": "Pod", "name": name, "uid": uid}});
+        Arc::new(serde_json::from_value(event).unwrap())
+    };
+    let pods = vec![pod("a", None, &[]), pod("b", None, &[("kubernetes.io/config.mirror", json!(7))])];
+    let mut objects = objects("Running", &web(), pods);
+    objects.events = vec![event("a", "uid-a"), event("a", "7"), event("b", "uid-b"), event("b", "7")];
+    for (name, expected) in [("a", "uid-a"), ("b", "7")] {
+        let page = page(&objects, &Query::Pod { namespace: "shop".into(), name: name.into() });
+        let events = page["view"]["events"].as_array().unwrap();
+        let reasons: Vec<_> = events.iter().map(|event| &event["reason"]).collect();
+        assert_eq!(reasons, [expected], "{name}");
+    }
 }
 
 #[test]

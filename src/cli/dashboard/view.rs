@@ -401,7 +401,9 @@ fn pod(objects: &Objects, namespace: &str, name: &str) -> Option<PodView> {
     let is_it = |pod: &&CachedPod| trim::namespace(&pod.meta) == namespace && pod.name_any() == name;
     let found = objects.pods.iter().find(is_it)?;
     let (facts, pod) = (&found.value, &found.value.pod);
-    let about = |event: &EventFacts| event.kind == "Pod" && event.name == name && event.uid == pod.uid;
+    let about = |event: &EventFacts| {
+        event.kind == "Pod" && event.name == name && facts.uid_in_events.as_ref() == Some(&event.uid)
+    };
     Some(PodView {
         namespace: namespace.to_owned(),
         name: name.to_owned(),

@@ -51,7 +51,7 @@ pub(super) async fn follow(
     let until = begun + wait_limit.unwrap_or(FOREVER);
     let mut hint_at = Some(begun + LOOK);
     let mut changes = pin!(server.watch(&name));
-    let mut progress_view = ProgressView::new(name.clone());
+    let mut progress_view = ProgressView::new(name.clone(), server.flags.clone());
     // The rollout is followed without a table of its pods as well.
     let mut pods = server.watch_pods(&first).await.unwrap_or_else(|failed| {
         progress_view.remark(&format!("inplace: the pods are not shown: {failed}"));
@@ -62,7 +62,7 @@ pub(super) async fn follow(
     let end = |rollout, exit, note: Option<String>| Ok(End { rollout, exit, note });
     loop {
         progress_view.show(&latest, &rows, clock::now());
-        if let Some(exit) = verdict(&latest).end {
+        if let Some(exit) = verdict(&latest, &server.flags).end {
             return end(latest, exit, None);
         }
         let frame = if progress_view.is_live() { Instant::now() + FRAME } else { until };
@@ -133,7 +133,7 @@ pub(super) async fn follow(
         }
         latest = next;
         // A rollout that has ended may be deleted at once; that is not an error.
-        if deleted && verdict(&latest).end.is_none() {
+        if deleted && verdict(&latest, &server.flags).end.is_none() {
             return end(latest, Exit::Interrupted, Some(gone.to_owned()));
         }
     }

@@ -97,7 +97,7 @@ pub(in crate::cli) async fn run(
     if let Some(form) = &order.output {
         form.print(&end.rollout);
     }
-    Ok(report_end(&end, order.output.is_none()))
+    Ok(report_end(&end, &server.flags, order.output.is_none()))
 }
 
 /// The containers, checked against those of the workload or of the pods.

@@ -27,23 +27,23 @@ pub(in crate::cli) async fn run(
         let mut interrupt = signals::interrupt().map_err(|error| Failed::Other(error.to_string()))?;
         follow(&server, first, wait_limit, &mut interrupt).await?
     } else {
-        let exit = verdict(&first).end.unwrap_or(Exit::Done);
+        let exit = verdict(&first, &server.flags).end.unwrap_or(Exit::Done);
         End { rollout: first, exit, note: None }
     };
     if let Some(form) = &output {
         form.print(&end.rollout);
     }
-    Ok(report_end(&end, output.is_none()))
+    Ok(report_end(&end, &server.flags, output.is_none()))
 }
 
 /// Prints the result and the failed pods for a person. With JSON or YAML output, prints only what the data does
-/// not contain.
-pub(super) fn report_end(end: &End, text: bool) -> Exit {
+/// not contain. `flags` are those of a command that the user is to run next.
+pub(super) fn report_end(end: &End, flags: &str, text: bool) -> Exit {
     let name = RolloutName(end.rollout.metadata.name.clone().unwrap_or_default());
     match &end.note {
         Some(note) => message(&format!("inplace: {name} {note}")),
         None if text => {
-            line(&format!("{name}: {}", verdict(&end.rollout).message));
+            line(&format!("{name}: {}", verdict(&end.rollout, flags).message));
             for failure in failures(&end.rollout) {
                 line(&format!("  {failure}"));
             }

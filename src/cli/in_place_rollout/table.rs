@@ -103,10 +103,10 @@ fn down(containers: &[ContainerReport], now: Timestamp) -> Option<i64> {
 /// The rows by pod name.
 pub(super) type Rows = BTreeMap<String, Row>;
 
-/// Renders the table within `size` (columns and lines).
+/// Renders the table below `message`, within `size` (columns and lines).
 fn lines(
     name: &RolloutName,
-    rollout: &InPlaceRollout,
+    message: &str,
     rows: &Rows,
     now: Timestamp,
     size: (usize, usize),
@@ -115,7 +115,7 @@ fn lines(
     let mut sorted: Vec<_> = rows.values().collect();
     sorted.sort_by(|a, b| a.rank().cmp(&b.rank()));
     let cells: Vec<_> = sorted.iter().take(room).map(|row| row.cells(now)).collect();
-    let head = escaped(&format!("ipr/{}: {}", name.0, verdict(rollout).message));
+    let head = escaped(&format!("ipr/{}: {message}", name.0));
     // The message has two parts, the activity and the progress. Each gets its own line, to fit a narrow terminal.
     let mut lines: Vec<_> = head.splitn(2, "; ").map(str::to_owned).collect();
     if !cells.is_empty() {
@@ -130,13 +130,15 @@ fn lines(
 /// The place where the progress is written: a terminal or a log.
 pub(super) struct ProgressView {
     name: RolloutName,
+    /// The flags of a command that the user is to run next.
+    flags: String,
     bar: Option<ProgressBar>,
     /// The last printed text by pod name; the empty name is the rollout.
     said: HashMap<String, String>,
 }
 
 impl ProgressView {
-    pub(super) fn new(name: RolloutName) -> Self {
+    pub(super) fn new(name: RolloutName, flags: String) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{msg}") {
@@ -144,7 +146,7 @@ impl ProgressView {
             }
             bar
         });
-        Self { name, bar, said: HashMap::new() }
+        Self { name, flags, bar, said: HashMap::new() }
     }
 
     /// True when the view changes with the time alone.
@@ -153,17 +155,18 @@ impl ProgressView {
     }
 
     pub(super) fn show(&mut self, rollout: &InPlaceRollout, rows: &Rows, now: Timestamp) {
+        let message = verdict(rollout, &self.flags).message;
         if let Some(bar) = &self.bar {
             let size = terminal_size_of(io::stderr())
                 .map_or(SIZE, |(Width(columns), Height(lines))| (columns.into(), lines.into()));
-            bar.set_message(lines(&self.name, rollout, rows, now, size).join("\n"));
+            bar.set_message(lines(&self.name, &message, rows, now, size).join("\n"));
             bar.tick();
             return;
         }
         for (pod, row) in rows {
             self.say(pod, &format!("pod/{pod}: {}", row.line()));
         }
-        self.say("", &format!("{}: {}", self.name, verdict(rollout).message));
+        self.say("", &format!("{}: {message}", self.name));
     }
 
     fn say(&mut self, about: &str, line: &str) {
@@ -219,14 +222,16 @@ mod tests {
         report
     }
 
-    fn rollout() -> InPlaceRollout {
-        serde_json::from_value(json!({
+    /// The message about a rollout with this message in its status.
+    fn message(says: &str) -> String {
+        let rollout: InPlaceRollout = serde_json::from_value(json!({
             "metadata": {"name": "web-restart-1", "generation": 1},
             "spec": {"target": {}, "containers": [{"name": "app"}], "maxUnavailable": 1},
-            "status": {"observedGeneration": 1, "phase": "Running", "message": "12 of 40 pods are through", "pods": 40, "wanted": 40, "done": 12, "busy": 2,
+            "status": {"observedGeneration": 1, "phase": "Running", "message": says, "pods": 40, "wanted": 40, "done": 12, "busy": 2,
                 "downtimeMs": {"median": 61, "most": 95}},
         }))
-        .unwrap()
+        .unwrap();
+        verdict(&rollout, "").message
     }
 
     #[test]
@@ -264,8 +269,9 @@ mod tests {
             rows.insert(name.to_owned(), row);
         }
         let name = RolloutName("web-restart-1".to_owned());
+        let message = message("12 of 40 pods are through");
         assert_eq!(
-            lines(&name, &rollout(), &rows, now, (200, 24)).join("\n"),
+            lines(&name, &message, &rows, now, (200, 24)).join("\n"),
             "\
 ipr/web-restart-1: Running: 12 of 40 pods are through
 12/40 done, 2 busy, 0 failed, median down 61 ms, most 95 ms
@@ -275,7 +281,7 @@ b    Running    Swap  500ms  n1    so it is
 d    Chosen     -     -      n1    -
 a    Succeeded  Swap  70ms   n1    so it is"
         );
-        let small = lines(&name, &rollout(), &rows, now, (30, 7));
+        let small = lines(&name, &message, &rows, now, (30, 7));
         assert_eq!(small.len(), 6, "{small:?}");
         assert_eq!(small[5], "and 2 more pods");
         assert!(small.iter().all(|line| line.chars().count() < 30), "{small:?}");
@@ -288,9 +294,8 @@ a    Succeeded  Swap  70ms   n1    so it is"
         status["message"] = json!("ok\nb  Succeeded\u{1b}[2J");
         let row = Row::of(&pod("a", Some("u1"), None, &status), "u1").unwrap();
         let rows = Rows::from([("a".to_owned(), row)]);
-        let mut rollout = rollout();
-        "12 of 40\nweb".clone_into(&mut rollout.status.as_mut().unwrap().message);
-        let lines = lines(&RolloutName("web-restart-1".to_owned()), &rollout, &rows, now, (200, 24));
+        let name = RolloutName("web-restart-1".to_owned());
+        let lines = lines(&name, &message("12 of 40\nweb"), &rows, now, (200, 24));
         assert_eq!(lines.len(), 4, "{lines:?}");
         assert_eq!(lines[0], r"ipr/web-restart-1: Running: 12 of 40\nweb");
         assert!(lines[3].ends_with(r"ok\nb  Succeeded\u{1b}[2J"), "{lines:?}");

@@ -13,8 +13,8 @@ pub(in crate::cli) struct Verdict {
     pub(in crate::cli) message: String,
 }
 
-/// Evaluates the status of `rollout`.
-pub(in crate::cli) fn verdict(rollout: &InPlaceRollout) -> Verdict {
+/// Evaluates the status of `rollout`. `flags` are those of a command that the user is to run next.
+pub(in crate::cli) fn verdict(rollout: &InPlaceRollout, flags: &str) -> Verdict {
     let blank = InPlaceRolloutStatus::default();
     let status = rollout.status.as_ref().unwrap_or(&blank);
     let name = rollout.metadata.name.as_deref().unwrap_or_default();
@@ -43,7 +43,7 @@ pub(in crate::cli) fn verdict(rollout: &InPlaceRollout) -> Verdict {
     match phase {
         RolloutPhase::Paused if rollout.spec.paused => Verdict {
             end: Some(Exit::Failed),
-            message: format!("Paused (run `inplace rollout resume ipr/{name}` to continue): {far}"),
+            message: format!("Paused (run `inplace rollout resume ipr/{name}{flags}` to continue): {far}"),
         },
         RolloutPhase::Paused if status.reason == SOME_FAILED => Verdict {
             end: Some(Exit::Failed),
@@ -150,10 +150,10 @@ mod tests {
                 json!({"paused": true}),
                 status("Paused", 2),
                 Some(Exit::Failed),
-                "`inplace rollout resume ipr/web-restart-1`",
+                "`inplace rollout resume ipr/web-restart-1 -n shop`",
             ),
         ] {
-            let verdict = verdict(&rollout(&spec, &status));
+            let verdict = verdict(&rollout(&spec, &status), " -n shop");
             assert_eq!(verdict.end, end, "{status}");
             assert!(verdict.message.contains(says), "{verdict:?}");
         }
@@ -176,6 +176,6 @@ mod tests {
         let abort = json!({"pods": 3, "returned": 2, "failed": 1, "failures": [failure("d", "NoAgent", "")]});
         let aborted = rollout(&json!({}), &json!({"phase": "AbortFailed", "abort": abort}));
         assert_eq!(failures(&aborted), ["pod/d did not come back: NoAgent"]);
-        assert!(verdict(&aborted).message.ends_with("0 failed, 2/3 returned"));
+        assert!(verdict(&aborted, "").message.ends_with("0 failed, 2/3 returned"));
     }
 }

@@ -6,6 +6,15 @@ use crate::api::annotation;
 use crate::api::request::Request;
 use crate::api::status::{Phase, Status, Step};
 
+/// Annotation of a mirror pod, the API object of a static pod: the uid that the pod has on its node.
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The uid of a pod in the events of its agent: that on its node.
+pub(in crate::cli) fn uid_in_events(meta: &ObjectMeta) -> Option<&str> {
+    let mirrored = meta.annotations.as_ref().and_then(|notes| notes.get(MIRROR));
+    mirrored.filter(|uid| !uid.is_empty()).or(meta.uid.as_ref()).map(String::as_str)
+}
+
 /// The request and status annotations of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::cli) struct Notes {

@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{
 use crate::api::image::ImageRef;
 use crate::api::pod_ref::PodRef;
 use crate::api::pod_template::asks_own_pod;
+use crate::cli::pod::answer::MIRROR;
 use crate::operation::port::Port;
 use crate::operation::preflight::{Hashes, Hooks};
 use crate::operation::preflight::{Runtime, Situation, Source};
@@ -26,8 +27,6 @@ use crate::operation::spec_hash;
 
 /// Kubernetes' default for `terminationGracePeriodSeconds`.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
-/// Annotation of a mirror pod, the API object of a static pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What the CLI can observe of a pod.
 pub(super) struct ObservedPod {

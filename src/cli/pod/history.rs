@@ -10,7 +10,7 @@ use crate::api::status::{Status, millis};
 use crate::cli::completion;
 use crate::cli::exit::Exit;
 use crate::cli::output::{self, age, line};
-use crate::cli::pod::answer::{Notes, progress};
+use crate::cli::pod::answer::{Notes, progress, uid_in_events};
 use crate::cli::pod::names::PodName;
 use crate::cli::pod::server::PodClient;
 use crate::cli::pod::{ClusterArgs, Data, DataParser, Failed, HasName};
@@ -79,8 +79,7 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
         Err(Failed::Cluster(error)) if error.class() == Class::Gone => None,
         Err(failed) => return Err(failed),
     };
-    let uid = meta.as_ref().and_then(|meta| meta.uid.clone());
-    let events = ours(server.events(&pod).await?, &pod.0, uid.as_deref());
+    let events = ours(server.events(&pod).await?, &pod.0, meta.as_ref().and_then(uid_in_events));
     if meta.is_none() && events.is_empty() {
         return Err(Failed::Refused(format!(
             "there is no {pod} in namespace {}, and there are no events about it",
@@ -88,6 +87,7 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
         )));
     }
     let notes = meta.as_ref().map(Notes::of).unwrap_or_default();
+    let uid = meta.and_then(|meta| meta.uid);
     let history = History { namespace: server.namespace, name: pod.0, uid, events, status: notes.status };
     match output {
         Some(form) => form.print(&history),
@@ -96,7 +96,7 @@ pub(super) async fn run(args: HistoryArgs) -> Result<Exit, Failed> {
     Ok(Exit::Done)
 }
 
-/// Selects the events of this project, oldest first.
+/// Selects the events of this project, oldest first. `uid`: that of the pod in events.
 fn ours(events: Vec<Event>, name: &str, uid: Option<&str>) -> Vec<Happened> {
     let mut happened: Vec<_> = events
         .into_iter()
@@ -186,5 +186,20 @@ mod tests {
                 ("InPlaceSucceeded u-2".to_owned(), 2, false),
             ]
         );
+    }
+
+    #[test]
+    fn the_events_of_a_static_pod_have_the_uid_of_its_node() {
+        let event: Event = serde_json::from_value(json!({
+            "metadata": {"creationTimestamp": "2026-11-20T09:00:00Z"}, "reason": "InPlaceSucceeded",
+            "involvedObject": {"kind": "Pod", "name": "web", "uid": "on-the-node"},
+        }))
+        .unwrap();
+        for (mirror, earlier_pod) in [("on-the-node", false), ("another", true), ("", true)] {
+            let meta = json!({"uid": "u-2", "annotations": {"kubernetes.io/config.mirror": mirror}});
+            let meta = serde_json::from_value(meta).unwrap();
+            let reported = ours(vec![event.clone()], "web", uid_in_events(&meta));
+            assert_eq!(reported[0].earlier_pod, earlier_pod, "{mirror}");
+        }
     }
 }

@@ -58,7 +58,7 @@ pub(super) async fn run(about: About, paused: bool, dry_run: DryRun) -> Result<E
             || !dry_run.is_sent()
             || server.patch(&workload.name, operations, dry_run).await?.is_some()
         {
-            let text = message(&workload, paused, &change) + dry_run.suffix();
+            let text = message(&workload, paused, &change, &server.flags) + dry_run.suffix();
             match about.output {
                 Some(form) => form.print(&Set {
                     namespace: server.namespace,
@@ -102,7 +102,7 @@ fn operations(workload: &Workload, change: &Change) -> Vec<PatchOperation> {
     operations
 }
 
-fn message(workload: &Workload, paused: bool, change: &Change) -> String {
+fn message(workload: &Workload, paused: bool, change: &Change, flags: &str) -> String {
     let name = &workload.name;
     let step = change.step.map(|step| format!("canary step {step} is resumed"));
     match (paused, change.paused, step) {
@@ -113,8 +113,8 @@ fn message(workload: &Workload, paused: bool, change: &Change) -> String {
         (false, Some(_), None) => format!("{name} resumed: updates continue"),
         (false, _, Some(step)) => format!("{name} resumed: {step}"),
         (false, None, None) => format!(
-            "{name} is not paused, and no canary step waits: nothing was changed; `inplace rollout status {name}` says \
-             what the update waits for"
+            "{name} is not paused, and no canary step waits: nothing was changed; `inplace rollout status \
+             {name}{flags}` says what the update waits for"
         ),
     }
 }
@@ -134,7 +134,7 @@ mod tests {
             (false, &waits, false, (None, Some(1)), "resumed: canary step 1 is resumed"),
             (true, &waits, false, (Some(false), Some(1)), "resumed: canary step 1 is resumed"),
             (true, &passed, false, (Some(false), None), "resumed: updates continue"),
-            (false, &passed, false, (None, None), "is not paused, and no canary step waits"),
+            (false, &passed, false, (None, None), ".tencent.com/web -n shop` says what the update waits for"),
             (false, &waits, true, (Some(true), None), "paused: updates in progress"),
             (true, &waits, true, (None, None), "was already paused"),
         ] {
@@ -142,7 +142,8 @@ mod tests {
             let workload = workload(Kind::Deployment, &strategy, status);
             let change = change(&workload, paused);
             assert_eq!((change.paused, change.step), expected, "{status} {paused}");
-            assert!(message(&workload, paused, &change).contains(says), "{status} {paused}");
+            let message = message(&workload, paused, &change, " -n shop");
+            assert!(message.contains(says), "{status} {paused}: {message}");
             let patch = serde_json::to_value(operations(&workload, &change)).unwrap();
             let approval = json!({"op": "add", "path": "/metadata/annotations",
                 "value": {"inplace.dev/resume-step": "web-2/1"}});

@@ -19,12 +19,14 @@ use crate::failure::Class;
 pub(super) struct WorkloadClient {
     client: Client,
     pub(super) namespace: String,
+    /// The flags of [`ClusterArgs::repeated`].
+    pub(super) flags: String,
 }
 
 impl WorkloadClient {
     pub(super) async fn connect(args: &ClusterArgs) -> Result<Self, Failed> {
         let (client, namespace) = args.connect().await?;
-        Ok(Self { client, namespace })
+        Ok(Self { client, namespace, flags: args.repeated() })
     }
 
     fn api(&self, name: &Name) -> Api<DynamicObject> {

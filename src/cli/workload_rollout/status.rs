@@ -78,7 +78,7 @@ pub(super) async fn run(args: StatusArgs) -> Result<Exit, Failed> {
     let (workload, verdict, exit) = if watch {
         follow(&server, first, wait_limit, &mut report_change).await?
     } else {
-        let verdict = verdict(&first);
+        let verdict = verdict(&first, &server.flags);
         report_change(&first, &verdict);
         let exit = if verdict.state == State::Stopped { Exit::Failed } else { Exit::Done };
         (first, verdict, exit)
@@ -102,7 +102,7 @@ async fn follow(
     let mut changes = pin!(server.watch(&name));
     let mut latest = first;
     loop {
-        let now = verdict(&latest);
+        let now = verdict(&latest, &server.flags);
         report_change(&latest, &now);
         match now.state {
             State::Done => return Ok((latest, now, Exit::Done)),

@@ -32,8 +32,8 @@ impl Verdict {
     }
 }
 
-/// Evaluates the status of `workload`.
-pub(in crate::cli) fn verdict(workload: &Workload) -> Verdict {
+/// Evaluates the status of `workload`. `flags` are those of a command that the user is to run next.
+pub(in crate::cli) fn verdict(workload: &Workload, flags: &str) -> Verdict {
     let (spec, status) = (&workload.spec, &workload.status);
     if spec.deleting {
         return Verdict::new(State::Stopped, "Deleted", "it is being deleted");
@@ -53,7 +53,7 @@ pub(in crate::cli) fn verdict(workload: &Workload) -> Verdict {
         "Complete" => {
             return Verdict::new(State::Done, "Complete", format!("successfully rolled out: {far}"));
         }
-        "Paused" => return paused(workload, &far),
+        "Paused" => return paused(workload, &far, flags),
         "OnDelete" => {
             let message = format!("waits until the pods that are not updated are deleted (OnDelete): {far}");
             return Verdict::new(State::Stopped, "OnDelete", message);
@@ -105,7 +105,7 @@ fn stopped(workload: &Workload, progress: &Condition, failed: Option<&Condition>
 }
 
 /// The verdict of a pause by a person or by a canary step. A canary pause with a duration ends by itself.
-fn paused(workload: &Workload, far: &str) -> Verdict {
+fn paused(workload: &Workload, far: &str, flags: &str) -> Verdict {
     // The user's own pause goes on after that of a step.
     let pause = workload.status.pause_conditions.first().map(|pause| pause.reason);
     let pause = pause.filter(|_| !workload.spec.update.paused);
@@ -122,7 +122,7 @@ fn paused(workload: &Workload, far: &str) -> Verdict {
         }
         Some(PauseReason::PausedByStepBasedHook) => format!("the hook of canary step {step} did not succeed"),
     };
-    let resume = format!("inplace rollout resume {}", workload.name);
+    let resume = format!("inplace rollout resume {}{flags}", workload.name);
     Verdict::new(State::Stopped, "Paused", format!("{why} (`{resume}`): {far}"))
 }
 
@@ -150,7 +150,7 @@ mod tests {
     fn judged(spec: Value, status: Value, conditions: Value) -> Verdict {
         let mut whole = json!({"observedGeneration": 2, "updatedReadyReplicas": 1, "conditions": conditions});
         whole.as_object_mut().unwrap().extend(status.as_object().unwrap().clone());
-        verdict(&workload(Kind::Deployment, &spec, &whole))
+        verdict(&workload(Kind::Deployment, &spec, &whole), " -n shop")
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
                 json!([reported("False", "Paused")]),
                 State::Stopped,
                 "Paused",
-                "inplace rollout resume game",
+                "(`inplace rollout resume gamedeployment.tkex.tencent.com/web -n shop`)",
             ),
             (
                 none(),

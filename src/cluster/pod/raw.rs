@@ -133,7 +133,7 @@ struct StartupProbe {
 struct LivenessProbe {
     period_seconds: Option<u32>,
     failure_threshold: Option<u32>,
-    termination_grace_period_seconds: Option<u32>,
+    termination_grace_period_seconds: Option<i64>,
 }
 
 /// The API server fills in the numbers, except for `initialDelaySeconds` of 0.
@@ -491,10 +491,10 @@ impl StartupProbe {
 impl LivenessProbe {
     fn read(&self) -> Liveness {
         let (threshold, period) = (self.failure_threshold.unwrap_or(3), self.period_seconds.unwrap_or(10));
-        let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+        let grace = self.termination_grace_period_seconds.map(|own| u64::try_from(own).unwrap_or(0));
         Liveness {
-            kills_after: seconds(period).saturating_mul(threshold),
-            grace: self.termination_grace_period_seconds.map(seconds),
+            kills_after: Duration::from_secs(period.into()).saturating_mul(threshold),
+            grace: grace.map(Duration::from_secs),
         }
     }
 }

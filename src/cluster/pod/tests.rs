@@ -76,6 +76,18 @@ fn today() -> Value {
     })
 }
 
+/// It is an int64 there, with a lower limit only.
+#[test]
+fn every_grace_period_of_a_probe_that_the_api_server_accepts_is_read() {
+    for (seconds, grace) in [(1, 1), (9_999_999_999, 9_999_999_999), (i64::MAX, i64::MAX.unsigned_abs())] {
+        let mut pod = today();
+        pod["spec"]["containers"][1]["livenessProbe"]["terminationGracePeriodSeconds"] = json!(seconds);
+        let pod = read(&pod);
+        let batch = pod.containers().iter().find(|container| container.name == "batch").unwrap();
+        assert_eq!(batch.liveness.unwrap().grace, Some(Duration::from_secs(grace)), "{seconds}");
+    }
+}
+
 #[test]
 fn a_pod_of_today_in_the_words_of_the_decisions() {
     let pod = read(&today());

@@ -3,9 +3,9 @@
 //! namespaces that opt in; and they allow hooks and rollouts to be written only by users who have the rights that
 //! these amount to.
 //!
-//! Every process serves the webhooks; the leader manages the certificates. The API server sends reviews of this
-//! project's own kinds, of pods with the guard's label, of evictions, and of new pods in labelled namespaces.
-//! Must not block anything else in the cluster.
+//! Every process serves the webhooks; the leader manages the certificates, and a process that gets none makes the
+//! first one. The API server sends reviews of this project's own kinds, of pods with the guard's label, of evictions,
+//! and of new pods in labelled namespaces. Must not block anything else in the cluster.
 //!
 //! ```text
 //!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, rollout::check, hook::check

@@ -1,6 +1,7 @@
 //! Distributes the certificates. The leader makes them, stores them in the Secret and has the API server trust
-//! them; every process serves the stored one, or the one in the files that it was configured with. Must not
-//! decide when a certificate is replaced (`stored::step` does).
+//! them; every process serves the stored one, or the one in the files that it was configured with. If the leader
+//! makes none, the first one is made by a process that needs it. Must not decide when a certificate is replaced
+//! (`stored::step` does).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,7 +33,7 @@ const POLL_UNTIL_SERVED: Duration = Duration::from_secs(1);
 /// The source of the certificates.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    /// Made by the leader, for these names.
+    /// Made by the controllers, for these names.
     Made(Vec<String>),
     /// Files of the operator, who is responsible for their rotation and for the API server's trust.
     Files { cert: PathBuf, key: PathBuf },
@@ -64,17 +65,24 @@ pub(super) struct CertificateRenewal {
 }
 
 impl CertificateRenewal {
-    /// Serves the current certificate, and each one that replaces it, until `stop`.
+    /// Serves the current certificate, and each one that replaces it, until `stop`. Makes the first one, and has it
+    /// trusted, if no other process does in time.
     pub(super) async fn follow(&self, tls: &Tls, stop: &CancellationToken) {
-        let mut reported = String::new();
+        let (mut reported, began) = (String::new(), Instant::now());
+        let (mut makes, mut trusted) = (false, None);
         while !stop.is_cancelled() {
-            let taken = self.take_up().await;
-            report(&mut reported, taken.and_then(|()| tls.refresh().map_err(Error::from)));
-            let pause = if self.served_certificate.is_there() {
-                self.terms.poll
-            } else {
-                POLL_UNTIL_SERVED.min(self.terms.poll)
+            let taken = match &self.source {
+                Source::Made(names) if makes => self.renew(names, false, &mut trusted).await,
+                _ => self.take_up().await,
             };
+            let is_read = !matches!(taken, Err(Error::Cluster(_)));
+            report(&mut reported, taken.and_then(|()| tls.refresh().map_err(Error::from)));
+            let is_there = self.served_certificate.is_there();
+            // A leader that serves no webhooks, or has its certificate from files, makes none.
+            makes |= is_read && !is_there && began.elapsed() >= self.terms.await_leader;
+            makes &= trusted.is_none();
+            let pause =
+                if is_there && !makes { self.terms.poll } else { POLL_UNTIL_SERVED.min(self.terms.poll) };
             rest(pause, stop).await;
         }
     }
@@ -83,7 +91,7 @@ impl CertificateRenewal {
         match &self.source {
             Source::Made(_) => {
                 let secret = self.server.secret(&self.namespace, SECRET).await?;
-                // If the Secret is empty, the leader will make a certificate.
+                // If the Secret is empty, the leader will make a certificate, or else `follow`.
                 if let Some(stored) = StoredCertificates::read(&secret) {
                     self.served_certificate.serve(&stored.serving.cert, &stored.serving.key)?;
                 }
@@ -104,14 +112,19 @@ impl CertificateRenewal {
         let Source::Made(names) = &self.source else { return };
         let (mut reported, mut trusted) = (String::new(), None);
         while !stop.is_cancelled() {
-            report(&mut reported, self.renew(names, &mut trusted).await);
+            report(&mut reported, self.renew(names, true, &mut trusted).await);
             // The steps need no finer interval.
             rest(self.terms.poll.min(self.terms.settle), stop).await;
         }
     }
 
     /// One step. `trusted` is the bundle that the API server trusts, and since when.
-    async fn renew(&self, names: &[String], trusted: &mut Option<(String, Instant)>) -> Result<(), Error> {
+    async fn renew(
+        &self,
+        names: &[String],
+        leads: bool,
+        trusted: &mut Option<(String, Instant)>,
+    ) -> Result<(), Error> {
         let secret = self.server.secret(&self.namespace, SECRET).await?;
         // A certificate that cannot be served counts as missing.
         let usable = |stored: &StoredCertificates| {
@@ -123,14 +136,19 @@ impl CertificateRenewal {
             .filter(|(bundle, _)| stored.as_ref().map(StoredCertificates::trust).as_ref() == Some(bundle));
         let trusted_for = trusted_for.map(|(_, since)| since.elapsed());
         let make = || certificate::make(names, now, self.terms.lifetime);
-        let step = step(stored.as_ref(), names, trusted_for, now, &self.terms);
+        // Only the leader replaces a certificate that can be served.
+        let step = if leads || stored.is_none() {
+            step(stored.as_ref(), names, trusted_for, now, &self.terms)
+        } else {
+            Step::Rest
+        };
         let next = match (step, stored) {
             (Step::Make, _) | (_, None) => StoredCertificates::first(names, make()?),
             (Step::Announce, Some(stored)) => stored.announced(make()?),
             (Step::Promote, Some(stored)) => stored.promoted(),
             (Step::Rest, Some(stored)) => return self.trust(&stored, trusted).await,
         };
-        // The observed version is the precondition: of two processes that both believe to lead, one is refused.
+        // The observed version is the precondition: of two processes that both make one, one is refused.
         self.server.replace_secret(&next.write(secret)).await?;
         tracing::info!(?step, until = %next.serving.until, "stored the webhook's certificate");
         self.served_certificate.serve(&next.serving.cert, &next.serving.key)?;
@@ -143,7 +161,8 @@ impl CertificateRenewal {
         trusted: &mut Option<(String, Instant)>,
     ) -> Result<(), Error> {
         let bundle = stored.trust();
-        if self.server.trust(Webhooks::Validating(CONFIGURATION), &bundle).await? {
+        let kept = certificate::of_others;
+        if self.server.trust(Webhooks::Validating(CONFIGURATION), &bundle, kept).await? {
             tracing::info!(
                 configuration = CONFIGURATION,
                 "wrote the certificate authority that the API server trusts"
@@ -154,7 +173,7 @@ impl CertificateRenewal {
             (Webhooks::Mutating(GATE_CONFIGURATION), GATE_CONFIGURATION),
             (Webhooks::Validating(RECREATE_CONFIGURATION), RECREATE_CONFIGURATION),
         ] {
-            match self.server.trust(optional, &bundle).await {
+            match self.server.trust(optional, &bundle, kept).await {
                 Ok(true) => {
                     tracing::info!(
                         configuration = name,

@@ -31,6 +31,8 @@ pub struct Terms {
     pub settle: Duration,
     /// How often each process reads the Secret.
     pub poll: Duration,
+    /// How long a process without a certificate waits for one that the leader makes; then it makes one itself.
+    pub await_leader: Duration,
 }
 
 impl Default for Terms {
@@ -41,6 +43,7 @@ impl Default for Terms {
             renew_before: 30 * DAY,
             settle: Duration::from_secs(60),
             poll: Duration::from_secs(10),
+            await_leader: Duration::from_secs(15),
         }
     }
 }

@@ -149,7 +149,12 @@ impl<'a> Applier<'a> {
 }
 
 /// Patches a pod, and puts the answer into the cache.
-async fn patch(context: &Context, key: &Key, cached: &TargetPods, write: &Write) -> Result<(), Error> {
+pub(super) async fn patch(
+    context: &Context,
+    key: &Key,
+    cached: &TargetPods,
+    write: &Write,
+) -> Result<(), Error> {
     let done = pods::patch(&context.server, &key.namespace, &cached.store, &write.pod, &write.patch).await;
     context.metrics.wrote("pod", &done.as_ref());
     done

@@ -72,6 +72,11 @@ impl Follows {
         self.with(|all| drop(all.remove(key)));
     }
 
+    /// What is followed for `key`, as it was last looked up.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Follow>> {
+        self.with(|all| all.get(key).cloned())
+    }
+
     pub(super) fn has(&self, key: &Key) -> bool {
         self.with(|all| all.contains_key(key))
     }
@@ -93,7 +98,7 @@ impl Follows {
     /// What is followed for `key`. The target is looked up again if the last look-up is too old, or if `refresh` is
     /// set.
     pub(super) async fn of(&self, key: &Key, rollout: &Rollout, refresh: bool) -> Result<Arc<Follow>, Error> {
-        let cached = self.with(|all| all.get(key).cloned());
+        let cached = self.get(key);
         if let Some(cached) = cached.clone().filter(|cached| !refresh && !cached.is_old()) {
             return Ok(cached);
         }

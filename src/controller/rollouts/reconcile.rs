@@ -3,28 +3,31 @@
 //!
 //! Must not decide anything about a pod.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::api::in_place_rollout::InPlaceRolloutStatus;
 use crate::cluster::agents;
-use crate::cluster::error::Error;
+use crate::cluster::error::{Class, Error};
 use crate::controller::pods::confirm;
 use crate::controller::queue::Outcome;
 use crate::controller::reconciler::Reconciler;
 use crate::controller::rollouts::Context;
-use crate::controller::rollouts::applier::Applier;
+use crate::controller::rollouts::applier::{Applier, patch};
 use crate::controller::rollouts::cache::Key;
 use crate::controller::rollouts::follow::{Follow, Room};
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::priority::NodeLabels;
 use crate::podtask::write::VersionedRef;
 use crate::process::clock;
+use crate::process::log::chain;
 use crate::rollout::check;
 use crate::rollout::decide::{Decision, RolloutInput, decide};
 use crate::rollout::desired::Rollout;
 use crate::rollout::failed_write;
+use crate::rollout::prefetch::abandoned;
 use crate::rollout::reach::ReadyAgent;
 use crate::rollout::target::TargetState;
 
@@ -50,16 +53,34 @@ impl Reconciler for Context {
             }
             Some(rollout) if rollout.is_active() => reconcile_active(self, key, rollout, unconfirmed).await,
             Some(rollout) => {
-                self.follows.remove(key);
+                stop_following(self, key).await;
                 delete_if_expired(self, rollout).await
             }
             None => {
-                self.follows.remove(key);
+                stop_following(self, key).await;
                 Ok(Outcome::default())
             }
         };
         self.metrics.reconciled(began.elapsed().as_secs_f64());
         outcome
+    }
+}
+
+/// Ends the watch of the pods of a rollout that has ended or is gone, and removes the images that it named on them.
+/// Each pod is tried at most once: what is left stays until a later rollout of the pod.
+async fn stop_following(context: &Context, key: &Key) {
+    let Some(follow) = context.follows.get(key) else { return };
+    context.follows.remove(key);
+    let active = context.cache.active_in(&key.namespace);
+    for (_, pod) in follow.pods.list() {
+        let Some(write) = abandoned(&pod, &active) else { continue };
+        let failed = patch(context, key, &follow.pods, &write).await.err();
+        let Some(error) = failed.filter(|error| error.class() != Class::Gone) else { continue };
+        tracing::warn!("{key}: the images that a pod names in advance stay named: {}", chain(&error));
+        // The other pods would wait for the same server.
+        if matches!(error.class(), Class::NotSent | Class::Unavailable) {
+            break;
+        }
     }
 }
 
@@ -177,6 +198,7 @@ async fn decided(
         allowance: allowance.clone(),
         newer: newer.as_deref(),
         aborting: aborting.as_deref(),
+        active: context.cache.active_in(&rollout.namespace),
         agents: agents.as_ref(),
         now: clock::now(),
     };
@@ -192,6 +214,7 @@ fn decided_alone(rollout: &Rollout) -> Decision {
         allowance: DisruptionAllowance::default(),
         newer: None,
         aborting: None,
+        active: BTreeSet::new(),
         agents: None,
         now: clock::now(),
     };

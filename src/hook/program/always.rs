@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::api::hook_template::{Metric, Provider, Web};
-use crate::hook::value::Value;
+use crate::hook::value::{MAX_MESSAGE, Value};
 
 /// One random metric. Many of them are invalid; these are refused and not tried further.
 fn metric() -> impl Strategy<Value = Metric> {
@@ -95,6 +95,67 @@ fn world() -> impl Strategy<Value = Vec<u8>> {
             world
         },
     )
+}
+
+/// A spec of `metrics` metrics that tolerate every outcome for a while.
+fn tolerant(metrics: usize) -> HookRunSpec {
+    let metric = |index: usize| Metric {
+        name: format!("m{index}"),
+        interval: Some("1s".to_owned()),
+        initial_delay: None,
+        count: Some(100),
+        success_condition: Some(format!("result == '{}'", "<".repeat(1000))),
+        failure_condition: None,
+        failure_limit: Some(100),
+        successful_limit: None,
+        inconclusive_limit: Some(100),
+        consecutive_error_limit: Some(100),
+        consecutive_successful_limit: None,
+        provider: Provider {
+            web: Some(Web { url: "http://127.0.0.1/".to_owned(), ..Web::default() }),
+            ..Provider::default()
+        },
+    };
+    let metrics = (0..metrics).map(metric).collect();
+    HookRunSpec { metrics, args: Vec::new(), terminate: false, policy: None }
+}
+
+/// The size of a status as an API server stores it: it also escapes the characters of HTML.
+fn stored_size(status: &HookRunStatus) -> usize {
+    let json = serde_json::to_string(status).unwrap();
+    json.len() + 5 * json.chars().filter(|character| matches!(character, '<' | '>' | '&')).count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn a_status_is_small_whatever_a_measurement_says(
+        metrics in prop_oneof![Just(1_usize), Just(20), Just(64)],
+        kind in 0..3_u8,
+        part in proptest::collection::vec(proptest::sample::select(vec!['<', '\u{1}', '"', 'é', 'x']), 1..8),
+        repeats in 1..20_000_usize,
+    ) {
+        let text = part.iter().collect::<String>().repeat(repeats);
+        let measured = match kind {
+            0 => Measured::Value(Value::Text(text)),
+            1 => Measured::Failed { value: Value::Text(text.clone()), why: text },
+            _ => Measured::Error(text),
+        };
+        let program = Program::compile(&tolerant(metrics)).unwrap();
+        let mut status = HookRunStatus::default();
+        let now = Timestamp::from_millisecond(1_700_000_000_123).unwrap();
+        program.start(&mut status, now);
+        for metric in (0..metrics).cycle().take(metrics * (MAX_MEASUREMENTS + 2)) {
+            program.record(&mut status, metric, &measured, now);
+        }
+        prop_assert_eq!(status.phase, Some(HookPhase::Running));
+        let size = stored_size(&status);
+        prop_assert!(size <= 600 << 10, "{} bytes", size);
+        for measurement in status.metric_results.iter().flat_map(|result| &result.measurements) {
+            prop_assert!(measurement.message.len() <= MAX_MESSAGE, "{}", measurement.message);
+        }
+    }
 }
 
 proptest! {

@@ -7,6 +7,7 @@
 use std::error::Error as StdError;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -15,16 +16,21 @@ use reqwest::{Certificate, Client, Method, Response, StatusCode, Url, redirect, 
 
 use crate::api::hook_template::Tls;
 use crate::hook::address_policy::{AddressPolicy, literal};
+use crate::hook::value::cut;
 use crate::process::cause;
 
 /// Maximum size of an answer's body in bytes: the result of a hook is small.
 const MAX_BODY_BYTES: usize = 1 << 20;
 /// Maximum number of redirects that are followed.
 const MAX_REDIRECTS: usize = 5;
+/// Maximum length of the host and of the path of a URL in a message, in bytes.
+const MAX_PRINTED: usize = 256;
 
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Request<'a> {
+    /// The namespace of the hook.
+    pub(super) namespace: &'a str,
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
@@ -50,10 +56,11 @@ pub(super) fn url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// The printable part of a URL: no user, no password, no query.
+/// The printable part of a URL: no user, no password, no query, and of a long path the beginning.
 pub(super) fn redacted(url: &Url) -> String {
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    format!("{}://{}{port}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
+    let host = cut(url.host_str().unwrap_or_default(), MAX_PRINTED);
+    format!("{}://{host}{port}{}", url.scheme(), cut(url.path(), MAX_PRINTED))
 }
 
 /// Sends a request and reads the answer, all within `limit`. A redirect is followed unless its status is
@@ -67,20 +74,30 @@ pub(super) async fn exchange(
     limit: Duration,
     wanted: impl Fn(StatusCode) -> bool,
 ) -> Result<Answer, String> {
-    let asked = redacted(&request.url);
-    let late = format!("{asked} did not answer completely within {} s", limit.as_secs_f32());
-    let reported = tokio::time::timeout(limit, Box::pin(follow(policy, request, wanted))).await;
-    reported.unwrap_or(Err(late))
+    let (asked, waits) = (redacted(&request.url), AtomicBool::new(false));
+    let reported = tokio::time::timeout(limit, Box::pin(follow(policy, request, wanted, &waits))).await;
+    reported.unwrap_or_else(|_| {
+        let seconds = limit.as_secs_f32();
+        Err(if waits.load(Ordering::Relaxed) {
+            format!(
+                "no answer of {asked} within {seconds} s: the lookup of the name waited, because too many other \
+                 lookups of hooks, of the namespace or in all, do not end"
+            )
+        } else {
+            format!("{asked} did not answer completely within {seconds} s")
+        })
+    })
 }
 
 async fn follow(
     policy: &AddressPolicy,
     mut request: Request<'_>,
     wanted: impl Fn(StatusCode) -> bool,
+    waits: &AtomicBool,
 ) -> Result<Answer, String> {
     let first = request.url.clone();
     for _ in 0..=MAX_REDIRECTS {
-        let response = send(policy, &request).await?;
+        let response = send(policy, &request, waits).await?;
         let status = response.status();
         if wanted(status) {
             return Ok(Answer { status, body: body(&request.url, response).await? });
@@ -127,12 +144,13 @@ fn next<'a>(request: Request<'a>, location: &str) -> Result<Request<'a>, String>
     })
 }
 
-async fn send(policy: &AddressPolicy, request: &Request<'_>) -> Result<Response, String> {
-    let Request { method, headers, body, tls, .. } = request;
+async fn send(policy: &AddressPolicy, request: &Request<'_>, waits: &AtomicBool) -> Result<Response, String> {
+    let Request { namespace, method, headers, body, tls, .. } = request;
     let (mut url, mut headers) = (request.url.clone(), headers.clone());
     let host = url.host_str().unwrap_or_default().to_owned();
     let port = url.port_or_known_default().unwrap_or_default();
-    let addresses = policy.addresses(&host, port).await.map_err(|error| error.to_string())?;
+    let addresses = policy.addresses(namespace, &host, port, waits).await;
+    let addresses = addresses.map_err(|error| error.to_string())?;
     if let Some(name) = tls.and_then(|tls| tls.server_name.as_deref())
         && url.scheme() == "https"
     {
@@ -237,7 +255,8 @@ mod tests {
     fn get(text: &str) -> Request<'static> {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", HeaderValue::from_static("Bearer s3cret"));
-        Request { method: Method::GET, url: url(text).unwrap(), headers, body: None, tls: None }
+        let url = url(text).unwrap();
+        Request { namespace: "shop", method: Method::GET, url, headers, body: None, tls: None }
     }
 
     #[test]
@@ -245,6 +264,16 @@ mod tests {
         let url = url("https://user:s3cret@example.org:8443/path?token=s3cret#s3cret").unwrap();
         assert_eq!(redacted(&url), "https://example.org:8443/path");
         assert_eq!(redacted(&super::url("http://[fd00::1]/").unwrap()), "http://[fd00::1]/");
+    }
+
+    #[tokio::test]
+    async fn a_lookup_that_waits_for_others_is_not_the_fault_of_the_host() {
+        let policy = AddressPolicy::default();
+        let held = policy.hold_lookups("shop").await;
+        let request = get("http://a.example/x?token=s3cret");
+        let error = exchange(&policy, request, Duration::from_millis(20), |_| true).await.unwrap_err();
+        assert!(error.contains("http://a.example/x within 0.02 s: the lookup of the name waited"), "{error}");
+        drop(held);
     }
 
     #[test]

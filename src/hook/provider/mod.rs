@@ -28,10 +28,11 @@ pub(super) async fn measure(
     place: &Place,
     settings: &Settings,
 ) -> Measured {
+    let (namespace, policy) = (&place.namespace, &settings.address_policy);
     let measured = match &metric.provider {
-        Provider { web: Some(web), .. } => web::measure(web, args, &settings.address_policy).await,
+        Provider { web: Some(web), .. } => web::measure(web, args, namespace, policy).await,
         Provider { prometheus: Some(prometheus), .. } => {
-            prometheus::measure(prometheus, args, &settings.address_policy).await
+            prometheus::measure(prometheus, args, namespace, policy).await
         }
         Provider { kubernetes: Some(kubernetes), .. } => {
             kubernetes::measure(kubernetes, args, place, settings).await

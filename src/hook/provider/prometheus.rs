@@ -30,6 +30,7 @@ struct Series<'a> {
 pub(super) async fn measure(
     prometheus: &Prometheus,
     args: &[Argument],
+    namespace: &str,
     policy: &AddressPolicy,
 ) -> Result<Measured, String> {
     let mut url = http::url(&rendered("address", &prometheus.address, args)?)?;
@@ -38,7 +39,8 @@ pub(super) async fn measure(
     url.set_path(&path);
     url.query_pairs_mut().clear().append_pair("query", &query);
     let asked = http::redacted(&url);
-    let request = Request { method: Method::GET, url, headers: HeaderMap::new(), body: None, tls: None };
+    let (method, headers) = (Method::GET, HeaderMap::new());
+    let request = Request { namespace, method, url, headers, body: None, tls: None };
     // The body of an error status explains what is wrong with the query; a redirect has no such body.
     let answer = http::exchange(policy, request, LIMIT, |status| !status.is_redirection()).await?;
     let Some(reported) = reported(&answer.body) else {

@@ -23,9 +23,10 @@ const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING,
 pub(super) async fn measure(
     web: &Web,
     args: &[Argument],
+    namespace: &str,
     policy: &AddressPolicy,
 ) -> Result<Measured, String> {
-    let request = request(web, args)?;
+    let request = request(web, args, namespace)?;
     let (asked, head) = (http::redacted(&request.url), request.method == Method::HEAD);
     let wanted = |status: reqwest::StatusCode| {
         if web.status_codes.is_empty() {
@@ -44,8 +45,9 @@ pub(super) async fn measure(
         .map_err(|why| format!("the answer of {asked} {why}"))
 }
 
-fn request<'a>(web: &'a Web, args: &[Argument]) -> Result<Request<'a>, String> {
+fn request<'a>(web: &'a Web, args: &[Argument], namespace: &'a str) -> Result<Request<'a>, String> {
     Ok(Request {
+        namespace,
         method: method(web.method.unwrap_or_default()),
         url: http::url(&rendered("url", &web.url, args)?)?,
         headers: headers(&web.headers, args)?,

@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -23,6 +24,7 @@ use crate::hook::place::Place;
 use crate::hook::program::Program;
 use crate::hook::runner::RunnerContext;
 use crate::hook::runner::progress::{self, Progress};
+use crate::hook::value::{MAX_MESSAGE, cut};
 use crate::process::backoff::Backoff;
 use crate::process::clock;
 use crate::process::log::chain;
@@ -61,6 +63,8 @@ enum Stop {
     Lapse,
     /// The process shuts down.
     Shutdown,
+    /// The status is larger than the API server stores.
+    TooLarge,
     /// A user has approved or terminated it.
     Order(Order),
 }
@@ -220,8 +224,9 @@ impl HookRunLease {
         let (mut spec, status, place) = match ready {
             Ok(ready) => ready,
             Err((status, message)) => {
+                let message = cut(&message, MAX_MESSAGE);
                 return self
-                    .end(name, &HookRunStatus { phase: Some(HookPhase::Error), message, ..status })
+                    .end(name, HookRunStatus { phase: Some(HookPhase::Error), message, ..status })
                     .await;
             }
         };
@@ -239,13 +244,13 @@ impl HookRunLease {
                     reported.send_replace(status.clone());
                 }));
                 let stop = tokio::select! {
-                    ended = &mut running => return self.end(name, &ended).await,
+                    ended = &mut running => return self.end(name, ended).await,
                     stop = self.wait_for_change(&mut progress) => stop,
                 };
                 if matches!(stop, Stop::Release | Stop::Shutdown) {
                     // The next runner measures at once: so wait for the measurements that are running.
                     tokio::select! {
-                        ended = running => return self.end(name, &ended).await,
+                        ended = running => return self.end(name, ended).await,
                         _ = timeout(SHUTDOWN_LIMIT, progress::measurements_finished(reported.subscribe())) => {}
                     }
                 }
@@ -255,7 +260,11 @@ impl HookRunLease {
                 Stop::Order(Order::Terminate) => spec.terminate = true,
                 Stop::Order(Order::Approve) => {
                     let approved = approved(&spec, reported.borrow().clone());
-                    return self.end(name, &approved).await;
+                    return self.end(name, approved).await;
+                }
+                Stop::TooLarge => {
+                    let started_at = reported.borrow().started_at;
+                    return self.end(name, too_large(started_at)).await;
                 }
                 Stop::Lapse => {
                     tracing::warn!(
@@ -317,6 +326,7 @@ impl HookRunLease {
                             }
                         }
                         Ok(Err(Failure::Stop(stop))) => return stop,
+                        Ok(Err(Failure::Call(error))) if error.is_too_large() => return Stop::TooLarge,
                         Ok(Err(Failure::Call(error))) => {
                             self.report("the status of the HookRun cannot be written: retrying", &error, &backoff);
                             again = Instant::now() + backoff.pause();
@@ -340,18 +350,21 @@ impl HookRunLease {
     }
 
     /// Writes the verdict, and reports it.
-    async fn end(&mut self, name: &str, status: &HookRunStatus) -> Result<(), Stop> {
+    async fn end(&mut self, name: &str, mut status: HookRunStatus) -> Result<(), Stop> {
         let mut backoff = BACKOFF;
         loop {
-            match self.write(status).await {
+            match self.write(&status).await {
                 Ok(()) => break,
                 Err(Failure::Stop(stop)) => return Err(stop),
+                Err(Failure::Call(error)) if error.is_too_large() && !status.metric_results.is_empty() => {
+                    status = too_large(status.started_at);
+                }
                 Err(Failure::Call(error)) => {
                     self.report("the status of the HookRun cannot be written: retrying", &error, &backoff);
                     tokio::select! {
                         () = sleep(backoff.pause()) => {}
                         () = self.context.stop.cancelled() => {
-                            let _ = timeout(SHUTDOWN_LIMIT, self.write(status)).await;
+                            let _ = timeout(SHUTDOWN_LIMIT, self.write(&status)).await;
                             return Err(Stop::Shutdown);
                         }
                     }
@@ -359,7 +372,7 @@ impl HookRunLease {
             }
         }
         let phase = status.phase.unwrap_or(HookPhase::Error);
-        self.context.metrics.ended(status, clock::now());
+        self.context.metrics.ended(&status, clock::now());
         tracing::info!(hook_run = name, ?phase, "ended");
         self.announce(phase, &status.message).await;
         Ok(())
@@ -481,8 +494,18 @@ fn approved(spec: &HookRunSpec, mut status: HookRunStatus) -> HookRunStatus {
         Ok(program) => program.approve(&mut status, clock::now()),
         Err(invalid) => {
             status.phase = Some(HookPhase::Error);
-            status.message = invalid.to_string();
+            status.message = cut(&invalid.to_string(), MAX_MESSAGE);
         }
     }
     status
+}
+
+/// The end of a run whose status the API server refuses because of its size.
+fn too_large(started_at: Option<Timestamp>) -> HookRunStatus {
+    HookRunStatus {
+        phase: Some(HookPhase::Error),
+        message: "the API server refuses the status with its measurements as too large".to_owned(),
+        started_at,
+        metric_results: Vec::new(),
+    }
 }

@@ -50,6 +50,24 @@ fn a_pod_that_another_rollout_restarts_afterwards_stays_done() {
 }
 
 #[test]
+fn a_rollout_that_names_no_image_leaves_the_same_image_of_another_rollout_alone() {
+    let swap = json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true, "paused": true});
+    let (mut one, mut two) = (rollout(&swap), by_labels());
+    two.spec.containers.clone_from(&one.spec.containers);
+    two.spec.allow_template_drift = true;
+    let mut pods: Vec<_> = (0..3).map(pod).collect();
+    pods[2]["spec"]["nodeName"] = json!("m");
+    assert_eq!(begun(&look(&mut two, &mut pods, 1)), ["web-0", "web-1"]);
+    assert_eq!(pods[2]["metadata"]["annotations"]["inplace.dev/rollout-prefetch"], "app:2,rollout=r-2");
+    for now in 2..5 {
+        for rollout in [&mut one, &mut two] {
+            let next = look(rollout, &mut pods, now);
+            assert!(next.writes.is_empty(), "{now}: {:?}", next.writes);
+        }
+    }
+}
+
+#[test]
 fn a_pod_that_is_done_and_that_another_client_restarts_counts_against_the_budget() {
     let (mut one, mut pods) = (rollout(&json!({})), vec![pod(0), pod(1)]);
     look(&mut one, &mut pods, 1);

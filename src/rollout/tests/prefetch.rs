@@ -1,6 +1,7 @@
 //! Which pods name the image of a swap that their agents pull in advance, and for how long.
 
 use super::*;
+use crate::rollout::prefetch::abandoned;
 
 const KEY: &str = "inplace.dev/rollout-prefetch";
 
@@ -28,10 +29,12 @@ fn step(spec: &Value, pods: &mut [Value], now: i64) -> Decision {
     decision
 }
 
+/// What the rollout names on which pod.
 fn named(pods: &[Value]) -> Vec<(&str, &str)> {
     pods.iter()
         .filter_map(|pod| {
-            Some((pod["metadata"]["name"].as_str()?, pod["metadata"]["annotations"][KEY].as_str()?))
+            let text = pod["metadata"]["annotations"][KEY].as_str()?;
+            Some((pod["metadata"]["name"].as_str()?, text.strip_suffix(",rollout=r-1")?))
         })
         .collect()
 }
@@ -96,4 +99,25 @@ fn what_another_rollout_names_stays_until_the_own_request() {
     let begins = decision(restart, &pods);
     assert_eq!(begun(&begins), ["web-2"]);
     assert_eq!(begins.writes[0].patch.annotations.get(KEY), Some(&None));
+}
+
+#[test]
+fn what_a_rollout_that_is_gone_names_is_replaced_or_removed() {
+    for (index, left, more, expected) in [
+        (2, "app:9,rollout=gone", json!({}), vec!["web-2"]),
+        (2, "app:9,rollout=gone", json!({"paused": true}), vec![]),
+        (2, "app:9,rollout=r-2", json!({}), vec!["web-3"]),
+        // An earlier release named no rollout.
+        (2, "app:9", json!({}), vec!["web-3"]),
+        (3, "app:2", json!({}), vec!["web-3"]),
+    ] {
+        let mut pods = on_two_nodes();
+        pods[index]["metadata"]["annotations"][KEY] = json!(left);
+        let is_gone = left.ends_with("gone");
+        assert_eq!(abandoned(&read(&pods[index]), &["r-2".to_owned()].into()).is_some(), is_gone, "{left}");
+        step(&swap(&more), &mut pods, 1);
+        let names: Vec<_> = named(&pods).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, expected, "{left} {more}");
+        assert!(!is_gone || pods[index]["metadata"]["annotations"][KEY] != left, "{left} {more}");
+    }
 }

@@ -219,3 +219,39 @@ async fn whoever_opens_all_connections_keeps_out_nobody() {
     let first = timeout(Duration::from_secs(30), open[0].read(&mut [0; 1])).await;
     assert!(matches!(first, Ok(Ok(0) | Err(_))), "connections are not bounded");
 }
+
+#[tokio::test]
+async fn runs_that_somebody_makes_beside_a_pods_own_are_read_some_at_a_time() {
+    let guard_fixture = GuardFixture::found().await;
+    let api = &guard_fixture.fixture.api;
+    for number in 0..35 {
+        api.put(json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookRun",
+            "metadata": {"namespace": "shop", "name": format!("large-{number}"),
+                "labels": {"hookrun-type": "pre-delete-step", "instance-id": "0"}},
+            "spec": {"metrics": []}}));
+    }
+    no(&guard_fixture.deleted(json!({})).await, 403);
+    api.forget();
+    // The last HookRun of all is found as well.
+    assert!(no(&guard_fixture.deleted(json!({})).await, 403).contains("is Pending"));
+    assert_eq!(api.count("LIST hookruns") + api.count("NEXT hookruns"), 4, "pages");
+}
+
+#[tokio::test]
+async fn a_run_of_the_guards_name_that_is_gone_when_it_is_read_is_not_taken_for_the_hook() {
+    let guard_fixture = GuardFixture::found().await;
+    let api = &guard_fixture.fixture.api;
+    no(&guard_fixture.deleted(json!({})).await, 403);
+    let [run] = guard_fixture.runs().try_into().unwrap_or_else(|_| panic!("no hook"));
+    let name = run["metadata"]["name"].as_str().unwrap().to_owned();
+    api.store(|store| store.remove_of("hookruns", "shop", &name));
+    let mut foreign = run.clone();
+    foreign["metadata"] = json!({"namespace": "shop", "name": name});
+    api.before("POST hookrun", move |store| drop(store.put(foreign.clone())));
+    let taken = name.clone();
+    api.before("GET hookrun", move |store| store.remove_of("hookruns", "shop", &taken));
+    let reported = guard_fixture.deleted(json!({})).await;
+    assert!(no(&reported, 403).contains(&name), "{reported}");
+    let [again] = guard_fixture.runs().try_into().unwrap_or_else(|_| panic!("no hook: {reported}"));
+    assert_eq!(again["metadata"]["annotations"], run["metadata"]["annotations"]);
+}

@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
-use super::super::api_server::Fault as ApiFault;
-use super::Fixture;
+use inplace::api::annotation;
+use serde_json::json;
+
+use super::super::api_server::{Fault as ApiFault, pods};
+use super::super::runtime::Pod;
+use super::{Fixture, close, show, status};
 
 #[tokio::test]
 async fn what_the_server_refuses_is_written_again() {
@@ -96,4 +100,47 @@ async fn a_pod_that_is_gone_gets_no_answer() {
     // Nothing is left to write, so the agent ends at once and without a warning.
     agent.stop();
     assert!(fixture.api.count("PATCH pod shop/web-0") <= 2, "{:#?}", fixture.api.writes());
+}
+
+/// As with an admission webhook that delays the changes of the pods of one namespace.
+#[tokio::test]
+async fn a_namespace_whose_writes_hang_holds_up_no_other() {
+    let fixture = Arc::new(Fixture::found().await);
+    let slow: Vec<_> = (0..12).map(|number| format!("slow-{number}")).collect();
+    for name in &slow {
+        fixture.pod(name);
+    }
+    let _agent = fixture.agent().await;
+    fixture.api.on("PATCH pod").within("shop").times(1000).fault(ApiFault::Hang);
+    for name in &slow {
+        fixture.pod_request(name, Some("restart none"));
+    }
+    fixture.api.arrived("PATCH pod shop/", 6).await;
+    let made = fixture.runtime.put(Pod::new("bank", "quick").container("app", "img:v1").grace(1));
+    let mut pod = pods::pod("bank", "quick", "node-1");
+    pod["metadata"]["uid"] = json!(made.uid);
+    pod["metadata"]["annotations"] = json!({ annotation::REQUEST: "restart none" });
+    show(&mut pod, made.id("app"), 0);
+    fixture.api.put(pod);
+    let is_answered =
+        |store: &super::Store| store.pod("bank", "quick").and_then(|pod| status(&pod)).is_some();
+    fixture.api.until("the status of the other namespace", is_answered).await;
+    // None of the slow ones has ended yet.
+    assert_eq!(fixture.api.count("PATCH pod shop/"), 6, "{:#?}", fixture.api.writes());
+}
+
+/// The answer to a write can be read no better than the pod.
+#[tokio::test]
+async fn a_status_that_was_stored_is_not_written_again_because_its_pod_cannot_be_read() {
+    let fixture = Fixture::found().await;
+    fixture.pod_with("odd", |pod| {
+        close(pod, "True", annotation::GATE_READY);
+        pod["spec"]["containers"][0]["livenessProbe"] = json!({ "periodSeconds": "often" });
+    });
+    let agent = fixture.agent().await;
+    fixture.pod_request("odd", Some("restart app"));
+    fixture.reported("odd", "text-", "Refused").await;
+    assert_eq!(fixture.events(1).await, ["InPlaceRefused"]);
+    agent.stop();
+    assert_eq!(fixture.api.count("PATCH pod shop/odd"), 1, "{:#?}", fixture.api.writes());
 }

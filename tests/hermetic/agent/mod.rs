@@ -125,16 +125,17 @@ impl Fixture {
     fn spawn(&self, flags: &[&str]) -> Agent {
         let (kubeconfig, state) = (self.api.kubeconfig(), self.state.path().to_owned());
         let endpoint = self.runtime.endpoint();
+        let has_reserve = flags.iter().any(|flag| flag.starts_with("--image-reserve"));
+        let reserve: &[&str] = if has_reserve { &[] } else { &["--image-reserve=0"] };
         let line = [
             "agent",
             "--node-name=node-1",
             "--listen=127.0.0.1:0",
-            "--image-reserve=0",
             &format!("--kubeconfig={}", kubeconfig.display()),
             &format!("--state-dir={}", state.display()),
             &format!("--runtime-endpoint={endpoint}"),
         ];
-        let CommandLine { args } = CommandLine::try_parse_from([&line, flags].concat()).unwrap();
+        let CommandLine { args } = CommandLine::try_parse_from([&line, reserve, flags].concat()).unwrap();
         let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let tokens = (stop.clone(), kill.clone());
         let thread = std::thread::spawn(move || {

@@ -1,9 +1,11 @@
 //! The annotation `inplace.dev/prefetch`: images are pulled ahead of their requests, and no request waits for it.
 
+use std::os::unix::fs::symlink;
+
 use inplace::api::annotation;
 use serde_json::json;
 
-use super::super::api_server::Store;
+use super::super::api_server::{Store, pods};
 use super::super::runtime::Fault;
 use super::Fixture;
 
@@ -80,6 +82,43 @@ async fn a_prefetch_that_fails_or_hangs_delays_and_fails_no_request() {
     fixture.runtime.until("the prefetch hangs", |_| fixture.pulls("img:v2") == 1).await;
     fixture.swap("web-0", "img:v2").await;
     assert_eq!((fixture.pulls("gone:v9"), fixture.pulls("img:v2")), (1, 2));
+}
+
+#[tokio::test]
+async fn what_fails_with_one_pod_is_tried_with_the_others_that_name_the_image() {
+    let fixture = Fixture::found().await;
+    // It has no sandbox, and its uid is the first one.
+    let mut without_sandbox = pods::pod("shop", "web-0", "node-1");
+    without_sandbox["metadata"]["uid"] = json!("0");
+    without_sandbox["metadata"]["annotations"] = json!({});
+    fixture.api.put(without_sandbox);
+    fixture.pod("web-1");
+    for name in ["web-0", "web-1"] {
+        fixture.prefetch(name, Some("img:v2"));
+    }
+    let _agent = fixture.agent().await;
+    fixture.runtime.until("the image is on the node", |model| model.local_image("img:v2").is_some()).await;
+    assert_eq!(fixture.pulls("img:v2"), 1);
+}
+
+#[tokio::test]
+async fn a_prefetch_ends_when_the_disk_gets_full() {
+    let fixture = Fixture::found().await;
+    fixture.pod("web-0");
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    symlink(folder.path(), &disk).unwrap();
+    fixture.runtime.model(|model| model.mountpoint = disk.display().to_string());
+    fixture.runtime.on("PullImage").about("img:v2").always().fault(Fault::Hang);
+    let _agent = fixture.agent_with(&["--image-reserve=1"]).await;
+    fixture.prefetch("web-0", Some("img:v2,img:v3"));
+    fixture.runtime.until("the prefetch hangs", |_| fixture.pulls("img:v2") == 1).await;
+    // A file system without free space.
+    std::fs::remove_file(&disk).unwrap();
+    symlink("/proc", &disk).unwrap();
+    let checks = || fixture.runtime.calls("ImageFsInfo").len();
+    fixture.runtime.until("the space for the next image is checked", |_| checks() == 2).await;
+    assert_eq!((fixture.pulls("img:v2"), fixture.pulls("img:v3")), (1, 0));
 }
 
 #[tokio::test]

@@ -84,6 +84,7 @@ enum Act {
 
 struct Rule {
     call: &'static str,
+    namespace: Option<&'static str>,
     first: usize,
     last: usize,
     seen: usize,
@@ -103,10 +104,10 @@ pub(super) struct Plan {
 
 impl Rules {
     /// Counts the call. If several faults apply, the first one that was added is used.
-    pub(super) fn plan(&self, call: &str) -> Plan {
+    pub(super) fn plan(&self, call: &str, namespace: Option<&str>) -> Plan {
         let mut plan = Plan::default();
         for rule in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
-            if rule.call != call {
+            if rule.call != call || rule.namespace.is_some_and(|wanted| Some(wanted) != namespace) {
                 continue;
             }
             rule.seen += 1;
@@ -131,6 +132,7 @@ impl Rules {
 pub(crate) struct On<'a> {
     shared: &'a Shared,
     call: &'static str,
+    namespace: Option<&'static str>,
     first: usize,
     last: usize,
 }
@@ -138,7 +140,13 @@ pub(crate) struct On<'a> {
 impl<'a> On<'a> {
     pub(super) fn new(shared: &'a Shared, call: &'static str) -> Self {
         assert_call(call);
-        Self { shared, call, first: 1, last: 1 }
+        Self { shared, call, namespace: None, first: 1, last: 1 }
+    }
+
+    /// Only calls in this namespace.
+    pub(crate) fn within(mut self, namespace: &'static str) -> Self {
+        self.namespace = Some(namespace);
+        self
     }
 
     /// The `n`th call, from 1.
@@ -164,8 +172,8 @@ impl<'a> On<'a> {
     }
 
     fn add(self, act: Act) {
-        let Self { shared, call, first, last } = self;
-        shared.rules.add(Rule { call, first, last, seen: 0, act });
+        let Self { shared, call, namespace, first, last } = self;
+        shared.rules.add(Rule { call, namespace, first, last, seen: 0, act });
     }
 }
 

@@ -67,7 +67,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     // A dry run is not a write, and faults for writes do not apply to it.
     let dry = if received.is_dry() { "WOULD " } else { "" };
     let line = format!("{dry}{line}");
-    let plan = shared.rules.plan(&format!("{dry}{}", received.call));
+    let plan = shared.rules.plan(&format!("{dry}{}", received.call), received.namespace.as_deref());
     shared.change(|store| {
         store.calls.push(line);
         store.caller = caller;

@@ -16,6 +16,16 @@ struct Shared {
     /// Requests for `/gate` wait while this is 0.
     open: Mutex<usize>,
     opened: Condvar,
+    crowd: Mutex<Crowd>,
+    joined: Condvar,
+}
+
+/// The requests for `/crowd` at the same time. One that is answered no longer counts: its client may send the next one before
+/// the answer is sent in full.
+#[derive(Default)]
+struct Crowd {
+    now: usize,
+    most: usize,
 }
 
 /// A running server.
@@ -68,7 +78,7 @@ impl Server {
 
     /// The most requests for `/crowd` at the same time.
     pub(super) fn most(&self) -> usize {
-        self.http.most_at_once("/crowd")
+        self.shared.crowd.lock().unwrap().most
     }
 }
 
@@ -100,6 +110,7 @@ fn act(request: &Request, stream: &mut dyn Stream, shared: &Shared) -> io::Resul
         "/text" => answer(stream, 200, "", "not json\n"),
         "/empty" => answer(stream, 200, "", ""),
         "/unavailable" => answer(stream, 503, "", "{\"age\": 43}"),
+        "/far" => answer(stream, 302, &format!("Location: /{}\r\n", "x".repeat(300 << 10)), ""),
         "/loop" => answer(stream, 302, "Location: /loop\r\n", ""),
         "/to" => answer(stream, 302, &format!("Location: {}\r\n", request.query()), ""),
         "/keep" => answer(stream, 307, &format!("Location: {}\r\n", request.query()), ""),
@@ -108,8 +119,14 @@ fn act(request: &Request, stream: &mut dyn Stream, shared: &Shared) -> io::Resul
             answer(stream, 200, "", "{\"age\": 43}")
         }
         "/crowd" => {
-            // Time for a concurrent request to arrive.
+            let mut crowd = shared.crowd.lock().unwrap();
+            crowd.now += 1;
+            crowd.most = crowd.most.max(crowd.now);
+            shared.joined.notify_all();
+            drop(shared.joined.wait_while(crowd, |crowd| crowd.most < 2).unwrap());
+            // Time for one too many to arrive.
             thread::sleep(Duration::from_millis(100));
+            shared.crowd.lock().unwrap().now -= 1;
             answer(stream, 200, "", "{\"age\": 43}")
         }
         "/bad/api/v1/query" => {

@@ -146,6 +146,25 @@ async fn redirects_are_bounded_and_take_no_secrets_along() {
 }
 
 #[tokio::test]
+async fn of_a_long_url_the_beginning_is_shown() {
+    let server = Server::start();
+    let far = server.url("/far");
+    let path = format!("/{}", "x".repeat(4000));
+    for (web, begin, end) in [
+        (
+            json!({"url": far, "method": "POST"}),
+            format!("{far} redirects to {}", server.url("/xxx")),
+            "use that URL",
+        ),
+        (json!({"url": server.url(&path), "statusCodes": [204]}), server.url("/xxx"), "answered 200"),
+    ] {
+        let message = error(json!({"web": web})).await;
+        assert!(message.starts_with(&begin) && message.contains(end), "{message}");
+        assert!(message.len() <= 512, "{} bytes", message.len());
+    }
+}
+
+#[tokio::test]
 async fn what_is_denied_is_denied_by_address_by_name_and_behind_a_redirect() {
     let server = Server::start();
     for to in ["http://169.254.169.254/latest?s3cret", "http://[::ffff:169.254.169.254]/", "http://0.0.0.0/"]

@@ -76,6 +76,24 @@ async fn a_status_is_written_until_it_is_there_and_nothing_is_measured_twice() {
 }
 
 #[tokio::test]
+async fn a_status_that_is_too_large_for_the_api_server_ends_the_run() {
+    let fixture = Fixture::start().await;
+    let _running = fixture.runner(AGENT).await;
+    // The first write is that of the start, while measurements are left; the second one is that of the end.
+    let (more, one) = (json!({"interval": "10s", "count": 2}), json!({}));
+    for (name, metric, write, code, message) in [
+        ("start", more, 1, 413, "limit is 3145728"),
+        ("end", one, 2, 500, "etcdserver: request is too large"),
+    ] {
+        fixture.api.on("PATCH hookrun/status").nth(write).fault(Fault::Answer(code, message));
+        fixture.put(name, &fixture.metric("/", &metric));
+        let run = fixture.phase(name, "Error").await;
+        assert!(run["status"]["message"].as_str().unwrap().contains("as too large"), "{run}");
+        assert!(run["status"]["metricResults"].is_null(), "{run}");
+    }
+}
+
+#[tokio::test]
 async fn without_a_word_from_the_api_server_nothing_is_measured() {
     let fixture = Fixture::short().await;
     fixture.put("drain", &fixture.metric("/", &json!({"interval": "100ms", "successfulLimit": 1000})));

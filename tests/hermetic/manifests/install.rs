@@ -116,3 +116,17 @@ fn what_is_uninstalled_holds_no_kind() {
     let templates = run("bash", &["tests/lab/chart.sh", "daemonset/chart", "{}"]);
     assert_eq!(of_kinds(&objects(&templates)), 0);
 }
+
+/// Helm deletes what the values of an upgrade leave out, and the namespace would be deleted with everything in it.
+#[test]
+fn helm_leaves_the_namespace() {
+    let openshift = "daemonset/chart/presets/openshift.yaml";
+    for (values, expected) in [
+        ("{}", json!({"helm.sh/resource-policy": "keep"})),
+        (openshift, json!({"helm.sh/resource-policy": "keep", "openshift.io/node-selector": ""})),
+    ] {
+        let made = objects(&run("bash", &["tests/lab/chart.sh", "daemonset/chart", values]));
+        let namespace = &made[&key("Namespace", "", "inplace-system")];
+        assert_eq!(namespace["metadata"]["annotations"], expected, "{values}");
+    }
+}

@@ -66,13 +66,22 @@ fn chart_of(values: &[&str]) -> Objects {
 }
 
 /// The chart's objects for a cluster of this release with these API versions, including the folder `crds`, which Helm
-/// installs before the templates.
+/// installs before the templates, and without the policy of Helm for the namespace.
 fn chart_for(release: &str, api_versions: &str, values: &[&str]) -> Objects {
     let environment = [format!("CHART_KUBERNETES={release}"), format!("CHART_API_VERSIONS={api_versions}")];
     let script = ["bash", "tests/lab/chart.sh", "daemonset/chart"];
     let args: Vec<_> =
         environment.iter().map(String::as_str).chain(script).chain(values.iter().copied()).collect();
     let mut all = objects(&run("env", &args));
+    // Only Helm knows this annotation: a test in `install` checks it.
+    for object in all.values_mut().filter(|object| object["kind"] == "Namespace") {
+        let meta = object["metadata"].as_object_mut().unwrap();
+        let annotations = meta["annotations"].as_object_mut().unwrap();
+        annotations.remove("helm.sh/resource-policy");
+        if annotations.is_empty() {
+            meta.remove("annotations");
+        }
+    }
     for kind in ["hooktemplates", "hookruns", "gamedeployments", "gamestatefulsets", "inplacerollouts"] {
         all.extend(objects(&read(format!("daemonset/chart/crds/{kind}.yaml"))));
     }

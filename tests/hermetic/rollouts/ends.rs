@@ -1,5 +1,6 @@
 //! Rollouts that end before they are complete, and what happens to their pods.
 
+use super::super::api_server::Fault;
 use super::*;
 
 #[tokio::test]
@@ -28,6 +29,48 @@ async fn what_a_deleted_rollout_asked_for_is_taken_back_where_nothing_is_touched
     rollout_fixture.fixture.api.until("nobody is worked on", |store| !store.pods().any(is_worked_on)).await;
     let stages: Vec<_> = (0..4).map(|index| record(&rollout_fixture.pod(index))["stage"].clone()).collect();
     assert_eq!(stages, [json!("Done"), json!("Dropped"), json!("Dropped"), Value::Null]);
+}
+
+#[tokio::test]
+async fn what_a_deleted_rollout_has_pulled_in_advance_goes_with_it() {
+    let rollout_fixture = RolloutFixture::with(2).await;
+    let api = &rollout_fixture.fixture.api;
+    api.edit("shop", "web-1-1", |pod| pod["spec"]["nodeName"] = json!("node-2"));
+    let _controller = rollout_fixture.fixture.controller();
+    let swap = json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true});
+    let uid = rollout_fixture.restart("one", &swap);
+    let named = |store: &Store| {
+        let pod = store.pod("shop", "web-1-1").unwrap();
+        pod["metadata"]["annotations"]["inplace.dev/rollout-prefetch"].clone()
+    };
+    let own = format!("app:2,rollout={uid}");
+    api.until("a pod that waits names the image", |store| named(store) == own).await;
+    api.store(|store| store.remove_of("inplacerollouts", "shop", "one"));
+    api.until("it names nothing", |store| named(store).is_null()).await;
+}
+
+/// A webhook may refuse the writes on a pod for ever.
+#[tokio::test]
+async fn images_that_cannot_be_removed_do_not_keep_an_ended_rollout() {
+    let rollout_fixture = RolloutFixture::with(1).await;
+    let api = &rollout_fixture.fixture.api;
+    // It has the labels of the target and another owner: only the end of the rollout writes on it.
+    let unowned = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": "unowned", "labels": {"app": "web"},
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {"inplace.dev/rollout-prefetch": "app:2,rollout=gone"}},
+        "spec": {"nodeName": "node-1", "containers": [{"name": "app", "image": "app:1"}]},
+        "status": {"phase": "Running"}});
+    api.put(unowned);
+    let _controller = rollout_fixture.fixture.controller();
+    rollout_fixture.restart("one", &json!({"ttlSecondsAfterFinished": 1}));
+    rollout_fixture.open(&["web-1-0"]).await;
+    // The first write records the end of the pod.
+    api.on("PATCH pod").nth(2).times(1000).fault(Fault::Answer(500, "the webhook failed"));
+    rollout_fixture.answer("web-1-0", "Succeeded");
+    let gone = |store: &Store| store.get("inplacerollouts", "shop", "one").is_none();
+    api.until("it is deleted", gone).await;
+    assert_eq!(api.count("PATCH pod shop/unowned"), 1, "its pods are no longer followed");
 }
 
 #[tokio::test]

@@ -148,18 +148,28 @@ impl Guard {
                     break;
                 }
                 // The name is taken. The existing HookRun is the guard's own if a concurrent request created it.
-                Err(error) if error.class() == Class::Refused => {
-                    if self.server.is_guards_run(pod, &run.name).await? != Some(false) {
+                Err(error) if error.is_already_there() => {
+                    let is_own = self.server.is_guards_run(pod, &run.name).await?;
+                    if is_own == Some(true) {
                         break;
+                    }
+                    if number == MAX_TRIES.1 {
+                        return Err(error);
+                    }
+                    // It was deleted in between: the name is free.
+                    if is_own.is_none() {
+                        continue;
                     }
                     // Without a random number, the next number is tried.
                     let random = || Some(u32::try_from(random::number().ok()? >> 33).unwrap_or(0));
                     let other = guard::renumbered(pod, &run, (number >= MAX_TRIES.0).then(random).flatten());
-                    let Some(other) = other.filter(|_| number < MAX_TRIES.1) else { return Err(error) };
+                    let Some(other) = other else { return Err(error) };
                     let note = guard::taken(&run.name, &other.name);
                     self.record_event(asked, pod, "DeleteGuardNameTaken", true, note).await;
                     run = other;
                 }
+                // Another conflict, such as that of a quota, leaves nothing: the same name is tried again.
+                Err(error) if error.class() == Class::Refused && number < MAX_TRIES.1 => {}
                 Err(error) if error.is_namespace_terminating() => return Ok(guard::terminating(pod)),
                 Err(error) => return Err(error),
             }

@@ -137,6 +137,13 @@ impl Rollouts {
         self.store.list().iter().filter_map(|cached| cached.value.0.clone()).collect()
     }
 
+    /// The uids of the rollouts in progress of `namespace`.
+    pub(crate) fn active_in(&self, namespace: &str) -> BTreeSet<String> {
+        let all = self.store.group(&within(namespace));
+        let all = all.iter().filter_map(|cached| cached.value.0.as_ref());
+        all.filter(|rollout| rollout.is_active()).map(|rollout| rollout.uid.clone()).collect()
+    }
+
     /// The uids of the rollouts in progress.
     pub(crate) fn active(&self) -> BTreeSet<String> {
         let all = self.all();

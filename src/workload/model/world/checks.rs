@@ -30,7 +30,8 @@ impl World {
         let pauses = |pause: &PauseCondition| pause.reason == PauseReason::PausedByCanaryPauseStep;
         let passed = after.steps.hash == before.hash && after.steps.index > before.index;
         if let Some(index) = before.index.filter(|_| passed && before.pauses.iter().any(pauses)) {
-            let update = self.draft.spec().update;
+            let spec = self.spec();
+            let update = &spec.update;
             let approved = update.resume_step == Some(canary::approval(&after.update_revision, index));
             let unpaused = !update.paused && before.pauses.iter().any(|pause| pause.user_paused);
             assert!(approved || unpaused, "step {index} was passed: {decision:#?}");
@@ -40,7 +41,7 @@ impl World {
     /// The invariants of every decision.
     pub(super) fn check(&self, decision: &Decision) {
         self.check_abort(decision);
-        let spec = self.draft.spec();
+        let spec = self.spec();
         let bounds = spec.bounds();
         let active: Vec<_> = self.pods.iter().filter(|pod| pod.is_active()).collect();
         let available = |pod: &Pod| {
@@ -169,7 +170,7 @@ impl World {
     /// No more pods are being replaced than the limits allow: pods that are missing or created now, new ones that are not
     /// available yet, and old ones that are deleted now. One pod may be deleted if the missing ones wait for it.
     pub(super) fn check_replaced(&self, decision: &Decision) {
-        let spec = self.draft.spec();
+        let spec = self.spec();
         let report = decision.report.as_ref().unwrap();
         let aborts = !report.aborted_revision.is_empty();
         let update = if aborts { &report.stable_revision } else { &report.update_revision };
@@ -276,7 +277,7 @@ impl World {
     }
 
     pub(in crate::workload::model) fn replicas(&self) -> usize {
-        self.draft.spec().replicas
+        self.spec().replicas
     }
 
     /// True while surge pods exist.
@@ -298,7 +299,7 @@ impl World {
 
     /// The workload is as its spec says.
     pub(in crate::workload::model) fn check_rest(&self) {
-        let spec = self.draft.spec();
+        let spec = self.spec();
         let report = &self.report;
         let what = || format!("{:#?}\n{:#?}\n{:#?}", self.draft.spec, self.pods, report.conditions);
         assert_eq!(report.counts.total, spec.replicas, "{}", what());

@@ -17,8 +17,8 @@ use crate::workload::decide::Decision;
 use crate::workload::model::ForeignMove;
 use crate::workload::revision::{self, Revision};
 
+use super::World;
 use super::nodes::is_on;
-use super::{World, history};
 
 /// The name that the operator gives the revision of the template.
 const REVISION: &str = "web-7f8c5d6b9f";
@@ -57,7 +57,7 @@ impl World {
             return;
         }
         self.write_foreign_revision();
-        let image = self.draft.spec().template.image(APP).unwrap().to_owned();
+        let image = self.spec().template.image(APP).unwrap().to_owned();
         let pod = &mut self.pods[at % many];
         let before = pod.image(APP).unwrap().to_owned();
         pod.label = REVISION.to_owned();
@@ -79,7 +79,7 @@ impl World {
         if self.revisions.iter().any(|revision| revision.name == REVISION) {
             return;
         }
-        let found = revision::find("web", &self.draft.spec().template, &history(&self.revisions), 0);
+        let found = revision::find("web", &self.spec().template, &self.history(), 0);
         let number = self.revisions.iter().map(|revision| revision.number).max().unwrap_or_default() + 1;
         self.revisions.push(Revision { name: REVISION.to_owned(), number, ..found.revision });
     }

@@ -1,7 +1,7 @@
 //! Runs group restarts: several pods, each with its runtime, kubelet and agent, and the controller of their rollout. The
 //! controller is away for a while, what it publishes arrives late, agents are killed, and pods are deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use inplace::api::group::{GroupPhase, OnUnprepared, task};
 use inplace::api::in_place_rollout::{InPlaceRollout, InPlaceRolloutStatus, RolloutPhase};
@@ -344,7 +344,17 @@ impl Controller {
         let (pods, target, nodes) = (pods.iter().collect(), &target, &nodes);
         let decision = decide(
             &self.rollout,
-            RolloutInput { nodes, target, pods, allowance, newer: None, aborting: None, agents: None, now },
+            RolloutInput {
+                nodes,
+                target,
+                pods,
+                allowance,
+                newer: None,
+                aborting: None,
+                active: BTreeSet::new(),
+                agents: None,
+                now,
+            },
         );
         self.requeue_at = decision.requeue_at;
         if decision.status != self.rollout.before {
