@@ -63,7 +63,9 @@ doc:
 # The advisories come from a database on a git host, which cannot be reached from every machine. If it can be reached, the
 # advisories are checked. If not, `make test` reports at its end that they were not.
 UNCHECKED := $(INPLACE_CACHE)/advisories-not-checked
+# The fuzz targets are a crate of their own, which has a lock file too.
 deny: $(DENY)
+	@cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	$(DENY) --locked check bans licenses sources
 	@rm -f "$(UNCHECKED)"; \
 	if timeout 120 $(DENY) fetch db >/dev/null 2>&1; then $(DENY) --locked check --disable-fetch advisories; \
@@ -86,12 +88,18 @@ arm64: other-targets ## runs tests of a real containerd with the program for arm
 
 # Builds and checks have long steps for one processor, and tests mostly wait: two of each at a time.
 TWO := $(MAKE) --no-print-directory --jobs 2 --output-sync
-test: setup helm kubernetes ## all checks and tests: hermetic, fuzzing, on a real containerd, on a real Kubernetes
+STEP = @date '+%T: $(1)'
+test: setup helm kubernetes ## all checks and tests: hermetic, on a real containerd, on a real Kubernetes
+	$(call STEP,checks and builds)
 	+@$(TWO) check release build-tests
+	$(call STEP,hermetic and node tests)
 	+@$(TWO) hermetic node
-	+@$(TWO) fuzz other-targets FUZZ_SECONDS=10
+	$(call STEP,other targets)
+	+@$(TWO) other-targets
 	@$(ARM64_TESTS)
+	$(call STEP,cluster tests)
 	@bash tests/lab/cluster-tests.sh
+	$(call STEP,the end)
 	@for report in "$(UNCHECKED)" "$(OTHER_UNTESTED)"; do if [ -e "$$report" ]; then echo "Not exercised by this run:"; cat "$$report"; fi; done
 
 build-tests: ## builds the tests

@@ -30,6 +30,12 @@ for target in "${targets[@]}"; do
   # No input may take 5 s or need half a gibibyte.
   if FUZZ_TARGET=$target "$dir/$host/release/fuzz" -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -max_len=4096 -print_final_stats=1 \
     -artifact_prefix="$dir/found/$target-" "$corpus" "$here/seeds/$target" >"$log" 2>&1; then
+    # Without the pass of LLVM all inputs would be random. The product and its libraries have several hundred thousand counters.
+    counters=$(sed -n 's/^INFO: Loaded 1 modules *(\([0-9]*\) inline 8-bit counters).*/\1/p' "$log")
+    if [ "${counters:-0}" -lt 50000 ]; then
+      echo "fuzz $target: the program is not instrumented: ${counters:-0} counters" >&2
+      exit 1
+    fi
     echo "fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in ${seconds} s, nothing found"
   else
     tail -n 40 "$log" >&2

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use inplace::api::manifest::Manifest;
-use inplace::api::status::Status;
+use inplace::api::status::{Phase, Status};
 use inplace::node::launch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -117,15 +117,21 @@ fn write(folder: &Path, pods: usize, metadata: &str) {
     }
 }
 
-/// Waits until every pod has a terminal status.
+/// Waits until the request of every pod has succeeded.
 async fn served(results: &Path, pods: usize) {
     let answered = |number| {
         let text = fs::read(results.join(format!("bench_{}.json", name(number)))).unwrap_or_default();
-        serde_json::from_slice::<Status>(&text).is_ok_and(|status| status.phase.is_terminal())
+        serde_json::from_slice::<Status>(&text).is_ok_and(|status| has_succeeded(&status))
     };
     while !(0..pods).all(answered) {
         sleep(Duration::from_millis(500)).await;
     }
+}
+
+/// Whether a request has ended. A restart that has not succeeded costs less than one that has.
+pub(crate) fn has_succeeded(status: &Status) -> bool {
+    assert!(!status.phase.is_terminal() || status.phase == Phase::Succeeded, "{status:#?}");
+    status.phase.is_terminal()
 }
 
 /// A running agent; killed when dropped.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::Scale;
-use crate::idle::{Agent, WAIT_LIMIT, record};
+use crate::idle::{Agent, WAIT_LIMIT, has_succeeded, record};
 use crate::report::Report;
 use crate::support::lab::{Lab, Options, run, setting};
 
@@ -60,7 +60,7 @@ fn make(lab: &Lab, pods: usize) {
     run(kubectl(lab).args(["wait", "pods", "--all", "--for=condition=Ready", &limit]));
 }
 
-/// Waits until every pod has a terminal status.
+/// Waits until the request of every pod has succeeded.
 async fn served(lab: &Lab, pods: usize) {
     let end = Instant::now() + WAIT_LIMIT;
     loop {
@@ -68,7 +68,7 @@ async fn served(lab: &Lab, pods: usize) {
             serde_json::from_str(&run(kubectl(lab).args(["get", "pods", "-o", "json"]))).unwrap();
         let ended = |pod: &&Value| {
             let text = pod["metadata"]["annotations"][STATUS].as_str().unwrap_or_default();
-            serde_json::from_str::<Status>(text).is_ok_and(|status| status.phase.is_terminal())
+            serde_json::from_str::<Status>(text).is_ok_and(|status| has_succeeded(&status))
         };
         if list["items"].as_array().unwrap().iter().filter(ended).count() == pods {
             return;

@@ -143,9 +143,9 @@ impl Report {
 }
 
 impl Budget {
-    /// A measurement that is missing (NaN) counts as a missed budget.
+    /// A measurement that is missing (NaN) or impossible counts as a missed budget.
     fn kept(&self) -> bool {
-        self.measured <= self.at_most
+        self.measured.is_finite() && (0.0..=self.at_most).contains(&self.measured)
     }
 
     fn cells(&self) -> Vec<String> {

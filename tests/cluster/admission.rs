@@ -4,9 +4,11 @@
 
 mod definitions;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -14,6 +16,7 @@ use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
 use crate::api_server::ApiServer;
+use crate::support::panics;
 use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
 /// All published examples.
@@ -63,12 +66,19 @@ spec:
 ";
 
 /// A controller process; killed when dropped.
-struct Controller(Child);
+struct Controller {
+    process: Child,
+    log: PathBuf,
+}
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // A second panic would hide the first.
+        if !thread::panicking() {
+            assert_eq!(panics::in_log(&fs::read_to_string(&self.log).unwrap()), [""; 0]);
+        }
     }
 }
 
@@ -109,13 +119,15 @@ impl Fixture {
         let token =
             accounts.create_token_request("inplace-controller", &PostParams::default(), &request).await;
         let kubeconfig = self.server.kubeconfig_of(&token.unwrap().status.unwrap().token);
-        let log = File::options().create(true).append(true).open(self.log.path().join("log")).unwrap();
+        let path = self.log.path().join("log");
+        let log = File::options().create(true).append(true).open(&path).unwrap();
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_inplace"), "controller"]);
         command.args(["--namespace", "inplace-system", "--identity", "here", "--listen", "127.0.0.1:0"]);
         command.args(["--webhook-listen", &format!("127.0.0.1:{port}"), "--webhook-names", "127.0.0.1"]);
         command.arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());
-        Controller(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
+        let process = command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        Controller { process, log: path }
     }
 
     /// Applying the manifests again removes nothing that the leader has written.

@@ -78,7 +78,7 @@ volumes:
 "#;
 
 /// The runtime's specification of a container instance.
-fn spec(instance: &Instance) -> Value {
+fn runtime_spec(instance: &Instance) -> Value {
     let endpoint = Endpoint::parse(&Cluster::shared().node().endpoint).unwrap();
     let answer = block_on(async { Client::new(&endpoint, None).container(&instance.id, true).await });
     let answer = answer.unwrap().unwrap();
@@ -110,10 +110,9 @@ fn differences(path: &str, a: &Value, b: &Value, found: &mut BTreeMap<String, (V
 
 /// The specifications of two instances must be equal except for two values: the cgroup, which is named after the
 /// container, and the file for the termination message, which every instance has for itself, with a kubelet too.
-fn assert_same(old: &Instance, new: &Instance) {
-    let (before, after) = (spec(old), spec(new));
+fn assert_same((old, before): (&Instance, &Value), (new, after): (&Instance, &Value)) {
     let mut found = BTreeMap::new();
-    differences("", &before, &after, &mut found);
+    differences("", before, after, &mut found);
     let (a, b) = found.remove("/linux/cgroupsPath").expect("the cgroup is the container's own");
     assert_eq!(a.as_str().unwrap().replace(&old.id, &new.id), b.as_str().unwrap());
     let mounts = before["mounts"].as_array().unwrap();
@@ -129,10 +128,10 @@ fn everything(cluster: &Cluster) -> String {
     let reported =
         cluster.kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].status.nodeInfo.kubeletVersion}"]);
     let sidecar = "- {name: mesh, image: lab/app:v1, restartPolicy: Always}\ncontainers:\n- name: app";
-    if release::minor(&reported) < release::SIDECARS_SINCE {
-        EVERYTHING.to_owned()
-    } else {
+    if release::has("native sidecars", release::SIDECARS_SINCE, &reported) {
         EVERYTHING.replace("containers:\n- name: app", sidecar)
+    } else {
+        EVERYTHING.to_owned()
     }
 }
 
@@ -149,6 +148,8 @@ fn the_clone_differs_from_the_kubelets_own_in_its_cgroup_alone() {
     let mut ended = 0;
     for name in names {
         let before = pod.facts();
+        // Read now: a kubelet that ends a clone collects the instances before it.
+        let spec_before = runtime_spec(before.running(name));
         let status = pod.ask(&format!("restart {name}"), Phase::Succeeded);
         assert_eq!(status.containers[0].engine, Engine::Recreate);
         let after = pod.facts();
@@ -157,7 +158,7 @@ fn the_clone_differs_from_the_kubelets_own_in_its_cgroup_alone() {
         let probed = ended_by_probe(&status);
         ended += probed;
         assert_eq!((old.attempt, new.attempt as usize), (0, 1 + probed), "{status:#?}");
-        assert_same(old, new);
+        assert_same((old, &spec_before), (new, &runtime_spec(new)));
     }
     // The preStop handler ran once per stop, the written files are there, and `exec` reaches the new instance.
     let reported = exec("cat /scratch/made /scratch/prestop /memory/a /dev/shm/b; cat /etc/hosts");

@@ -66,25 +66,26 @@ pub(crate) struct Node {
     cluster: PathBuf,
 }
 
-/// The clusters of [`Cluster::leased`] that no test uses.
-static FREE: Mutex<Vec<&'static Cluster>> = Mutex::new(Vec::new());
+/// The cluster of [`Cluster::leased`] that no test uses. One is kept: in minutes a second one would use as much time of the
+/// processors as another start.
+static FREE: Mutex<Option<Cluster>> = Mutex::new(None);
 
 /// See [`Cluster::leased`].
-pub(crate) struct Lease(&'static Cluster);
+pub(crate) struct Lease(Option<Cluster>);
 
 impl Deref for Lease {
     type Target = Cluster;
 
     fn deref(&self) -> &Cluster {
-        self.0
+        self.0.as_ref().unwrap()
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         if !thread::panicking() {
-            self.0.assert_unharmed();
-            FREE.lock().unwrap().push(self.0);
+            self.assert_unharmed();
+            FREE.lock().unwrap().get_or_insert_with(|| self.0.take().unwrap());
         }
     }
 }
@@ -108,9 +109,9 @@ impl Cluster {
     /// kill an agent or a process of the cluster: when the test ends, all processes of the cluster run, no agent does,
     /// and no setting is changed. A cluster on which a test failed is not used again.
     pub(crate) fn leased() -> Lease {
-        let free = FREE.lock().unwrap().pop();
-        // It is removed when the process has ended, however it ends.
-        Lease(free.unwrap_or_else(|| Box::leak(Box::new(Self::own()))))
+        let free = FREE.lock().unwrap().take();
+        // The one that is free at the end is removed when the process has ended, however it ends.
+        Lease(Some(free.unwrap_or_else(Self::own)))
     }
 
     /// The existing cluster, if the environment names one; otherwise [`Cluster::shared`].

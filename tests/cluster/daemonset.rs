@@ -20,16 +20,20 @@ use serde_json::json;
 use crate::{
     agent::{samples, status},
     cluster::{Cluster, Node, block_on},
+    drain,
     installed::{
-        AGENT, NAMESPACE, agent_on, install, knows_policies, metrics, rolled_out, upgrade_by_chart,
-        with_token_of, writes,
+        AGENT, NAMESPACE, agent_on, install, metrics, rolled_out, upgrade_by_chart, with_token_of, writes,
     },
     ongoing::{containers, running_fence},
     pod::{PAIR, Pod, container, is, is_ready},
     readme::first_restart,
     request::{request, restored},
     start_first::{self, SHARED},
-    support::{parts::Parts, wait::eventually},
+    support::{
+        parts::Parts,
+        release::{self, POLICY_SINCE},
+        wait::{WAIT_LIMIT, eventually},
+    },
 };
 
 const GATE: &str = "InPlaceUpdateReady";
@@ -56,6 +60,19 @@ restartPolicy: Never
 terminationGracePeriodSeconds: 2
 containers:
 - {name: app, image: lab/app:v1}
+";
+
+/// Like [`PAIR`]. An instance of a version is not Ready while the pod's shared memory has a file `hold-VERSION`.
+const HELD: &str = "
+terminationGracePeriodSeconds: 2
+containers:
+- name: app
+  image: lab/app:v1
+  readinessProbe:
+    exec: {command: [sh, -c, 'test ! -e /dev/shm/hold-$(cat /etc/version)']}
+    periodSeconds: 1
+    timeoutSeconds: 30
+- {name: side, image: lab/app:v1}
 ";
 
 /// It stops slowly enough to be observed.
@@ -222,7 +239,8 @@ fn may_no_more(cluster: &Cluster) {
     {
         assert_eq!(can(verb, what), "yes", "{verb} {what}");
     }
-    if !knows_policies(cluster) {
+    let version = block_on(cluster.client.apiserver_version()).unwrap().git_version;
+    if !release::has("the admission policies", POLICY_SINCE, &version) {
         return;
     }
     let pod = Pod::run(cluster, "forged", PAIR);
@@ -235,8 +253,9 @@ fn may_no_more(cluster: &Cluster) {
     }
 }
 
-/// Pods whose operations are in different steps.
+/// Pods of a node whose operations are in different steps.
 struct Busy<'a> {
+    node: &'a Node,
     drains: Pod<'a>,
     stops: Pod<'a>,
     proves: Pod<'a>,
@@ -244,7 +263,7 @@ struct Busy<'a> {
 }
 
 impl<'a> Busy<'a> {
-    fn on(cluster: &'a Cluster, node: &Node) -> Self {
+    fn on(cluster: &'a Cluster, node: &'a Node) -> Self {
         let make = |name: &str, spec: &str| {
             Pod::create(cluster, name, &format!("nodeName: {}\n{}", node.name, spec.trim()))
         };
@@ -255,9 +274,10 @@ impl<'a> Busy<'a> {
         );
         let slow = slow.replace("terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: 10");
         let busy = Self {
+            node,
             drains: make("drains", GATED),
             stops: make("stops", &slow),
-            proves: make("proves", PAIR),
+            proves: make("proves", HELD),
             cycle: 0,
         };
         for pod in busy.all() {
@@ -270,42 +290,73 @@ impl<'a> Busy<'a> {
         [&self.drains, &self.stops, &self.proves]
     }
 
-    /// Starts another operation on each, and waits until all are running.
+    /// Starts another operation on each, and waits until all are running. Those that an agent may leave when it is asked to end
+    /// stay open until [`Self::finish`].
     fn begin(&mut self) {
         self.cycle += 1;
         let id = self.id();
-        let version = if self.cycle % 2 == 1 { "app:v2" } else { "app:v1" };
-        let image = self.proves.cluster.image(version);
         let app = [json!({"name": "app"})];
-        self.drains.request(&json!({"id": id, "containers": app, "gracePeriodSeconds": 8}).to_string());
-        self.stops.request(&json!({"id": id, "containers": app}).to_string());
+        drain::slice(&self.drains, &self.slice());
+        let request = json!({"id": id, "containers": app, "gracePeriodSeconds": 1, "drain": "Confirmed"});
+        self.drains.request(&request.to_string());
+        fs::write(self.hold(), "").unwrap();
+        let image = self.proves.cluster.image(&format!("app:{}", self.version()));
         let swap = [json!({"name": "app", "image": image})];
-        self.proves.request(&json!({"id": id, "containers": swap, "minReadySeconds": 8}).to_string());
-        let is_in = |step: Step| {
-            let id = id.clone();
-            move |status: &Status| {
-                (&status.id, status.phase, status.step) == (&id, Phase::Running, Some(step))
-            }
-        };
-        self.drains.reported("it drains", is_in(Step::Drain));
-        self.stops.reported("it stops", is_in(Step::Swap));
-        self.proves.reported("it runs", |status| status.id == id && status.phase == Phase::Running);
+        let request = json!({"id": id, "containers": swap, "minReadySeconds": 2, "readyTimeoutSeconds": 300});
+        self.proves.request(&request.to_string());
+        self.was_in(&self.drains, Step::Drain);
+        self.was_in(&self.proves, Step::Verify);
+        self.stops.request(&json!({"id": id, "containers": app}).to_string());
+        self.was_in(&self.stops, Step::Swap);
+    }
+
+    /// Waits until the operation of the pod is, or has been, in that step.
+    fn was_in(&self, pod: &Pod<'_>, step: Step) {
+        let id = self.id();
+        let is_in =
+            |status: Status| (&status.id, status.phase, status.step) == (&id, Phase::Running, Some(step));
+        pod.until(WAIT_LIMIT, &format!("{id} was in {step:?}"), |seen| {
+            seen.versions().filter_map(status).any(is_in)
+        });
+    }
+
+    /// The version to which `proves` is swapped.
+    fn version(&self) -> &'static str {
+        if self.cycle % 2 == 1 { "v2" } else { "v1" }
+    }
+
+    /// The file with which the new instance of `proves` is not Ready.
+    fn hold(&self) -> String {
+        let facts = self.proves.facts_on(self.node);
+        format!("/proc/{}/root/dev/shm/hold-{}", facts.running("side").pid, self.version())
+    }
+
+    /// The name of the slice with which the drain of `drains` is not confirmed.
+    fn slice(&self) -> String {
+        format!("{}-held", self.drains.name)
     }
 
     fn id(&self) -> String {
         format!("cycle-{}", self.cycle)
     }
 
-    /// Asserts that everything that was started is finished, once.
-    fn finish(&self, node: &Node) {
+    /// Lets the operations go on under the agent in that pod. Asserts that everything that was started is finished, once, and
+    /// that this agent has finished what was held.
+    fn finish(&self, agent: &Object) {
+        let agent = container(agent, "agent").and_then(|agent| agent.state.as_ref()?.running.as_ref());
+        let began = agent.unwrap().started_at.as_ref().unwrap().0;
+        fs::remove_file(self.hold()).unwrap();
+        self.drains.cluster.kubectl(&["delete", "endpointslice", &self.slice()]);
         let cycle = self.cycle.cast_signed();
         for pod in self.all() {
             let answer = pod.answer_within(Duration::from_secs(120), &self.id());
             assert_eq!(answer.phase, Phase::Succeeded, "{pod:?}: {answer:#?}");
+            let was_held = pod.uid != self.stops.uid;
+            assert!(!was_held || answer.finished_at.unwrap() > began, "{pod:?}, {began}: {answer:#?}");
             pod.wait("the kubelet reports the same", |pod| {
                 is_ready(pod) && (restarts(pod, "app"), restarts(pod, "side")) == (cycle, 0)
             });
-            let facts = pod.facts_on(node).settled();
+            let facts = pod.facts_on(self.node).settled();
             assert_eq!(facts.running("app").attempt, self.cycle, "{facts:#?}");
             // Each request has one terminal status, and it does not change afterwards.
             let answers: Vec<_> =
@@ -328,10 +379,10 @@ fn an_agent_that_is_replaced_loses_no_operation_and_serves_its_own_node() {
     busy.iter_mut().for_each(Busy::begin);
     upgrade_by_chart(&cluster, "two");
     rolled_out(&cluster, AGENT);
-    for (busy, node) in busy.iter().zip(&nodes) {
-        busy.finish(node);
-        let agent = agent_on(&cluster, node);
+    for busy in &busy {
+        let agent = agent_on(&cluster, busy.node);
         assert_eq!(image_of(&agent, "agent"), cluster.image("inplace:two"));
+        busy.finish(&agent);
     }
 
     // The same agent as a new pod, on both nodes at once, without a graceful stop.
@@ -341,9 +392,10 @@ fn an_agent_that_is_replaced_loses_no_operation_and_serves_its_own_node() {
         let name = agent.name.as_deref().unwrap();
         cluster.kubectl(&["delete", "pod", "--force", "--grace-period=0", "-n", NAMESPACE, name]);
     }
-    for ((busy, node), before) in busy.iter().zip(&nodes).zip(&agents) {
-        busy.finish(node);
-        assert_ne!(agent_on(&cluster, node).metadata.uid, before.uid);
+    for (busy, before) in busy.iter().zip(&agents) {
+        let agent = agent_on(&cluster, busy.node);
+        assert_ne!(agent.metadata.uid, before.uid);
+        busy.finish(&agent);
     }
 
     // Two more operations on one node: the agent of the other node does nothing.

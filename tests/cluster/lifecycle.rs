@@ -190,15 +190,6 @@ fn of_a_pod_that_is_deleted_the_fence_goes_before_its_container_has_ended() {
     pod.await_gone();
 }
 
-#[test]
-fn a_pod_that_is_evicted_goes_in_every_moment() {
-    Agent::shared();
-    in_every_moment(Cluster::shared(), |ongoing| {
-        evict(&ongoing.pod);
-        watch_it_go(ongoing, GOES);
-    });
-}
-
 /// A pod whose old container takes `seconds` to stop, or until there is a file `end`, and a request on the pod that waits for
 /// that. The fence runs.
 fn stopping<'a>(cluster: &'a Cluster, name: &str, seconds: u32) -> (Pod<'a>, String) {
@@ -293,7 +284,7 @@ fn first_of(name: &str, cluster: &Cluster) {
 
 #[test]
 fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
-    let cluster = Cluster::own();
+    let cluster = Cluster::leased();
     let agent = Agent::start(&cluster, &[]);
     let node = cluster.node();
     first_of("set", &cluster);
@@ -345,4 +336,5 @@ fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
     let _agent = Agent::start(&cluster, &[]);
     eventually("the journal to forget them", || (!gone.iter().any(|pod| known(pod))).then_some(()));
     assert!(known(&new));
+    cluster.kubectl(&["delete", "statefulset", "set"]);
 }

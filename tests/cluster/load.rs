@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use crate::{
     agent::samples,
     cluster::{Cluster, block_on, runtime},
-    installed::{install, metrics, process, writes},
+    installed::{install, metrics, metrics_in_time, process, writes},
     pod::{Pod, container, is_ready},
     request::request as request_text,
     support::process::Process,
@@ -97,9 +97,9 @@ fn burst(cluster: &Cluster, pods: &[Pod<'_>], image: Option<&str>, cycle: i32) -
         let _end = End(&over);
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let found = samples(&metrics(&cluster.node()), &["inplace_open_operations"]);
-                open.lock().unwrap().extend(found);
-                thread::sleep(Duration::from_millis(20));
+                let shown = metrics_in_time(&cluster.node()).unwrap_or_default();
+                open.lock().unwrap().extend(samples(&shown, &["inplace_open_operations"]));
+                thread::sleep(Duration::from_millis(200));
             }
         });
         request(pods, text);

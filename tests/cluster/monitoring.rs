@@ -2,7 +2,6 @@
 //! returns data, and the alert for closed pods fires and ends.
 
 use std::fs;
-use std::time::Duration;
 
 use inplace::api::annotation::GATE;
 use inplace::api::status::Phase;
@@ -12,13 +11,9 @@ use crate::{
     agent::Agent,
     cluster::Cluster,
     pod::{Pod, is_ready},
-    support::{
-        prometheus::Prometheus,
-        wait::{eventually_or, eventually_within},
-    },
+    support::{prometheus::Prometheus, wait::eventually_or},
 };
 
-const LONG: Duration = Duration::from_secs(90);
 /// The alert for pods that a failed operation has left closed.
 const CLOSED: &str = "InPlacePodClosed";
 /// Other alerts that may fire on a busy machine, because here no rule waits: a scrape, a lease or a call came too late.
@@ -58,12 +53,11 @@ fn the_dashboard_has_data_and_a_closed_pod_fires_its_alert() {
     // With v3 the container never becomes Ready.
     pod.ask(&swap("app:v3"), Phase::Failed);
     workload.updated();
-    let closed = eventually_within(LONG, "the alert", || {
-        closed_pods(&prometheus)?.ok_or_else(|| "it does not fire".to_owned())
-    });
+    let closed =
+        eventually_or("the alert", || closed_pods(&prometheus)?.ok_or_else(|| "it does not fire".to_owned()));
     assert_eq!(closed["labels"]["node"], cluster.node().name.as_str(), "{closed:#}");
     assert_eq!(closed["annotations"]["runbook"], "docs/runbooks.md#inplacepodclosed");
-    eventually_within(LONG, "data in all panels", || without_data(&prometheus));
+    eventually_or("data in all panels", || without_data(&prometheus));
     pod.ask(&swap("app:v2"), Phase::Succeeded);
     eventually_or("the end of the alert", || {
         // Without a scrape no alert fires either.
@@ -161,7 +155,7 @@ fn rolled_out(cluster: &Cluster, name: &str, strategy: &str) {
         "spec": {"target": {"selector": {"matchLabels": {"app": "monitored"}}}, "containers": [{"name": "app"}],
             "strategy": strategy, "maxUnavailable": "100%", "pod": pod}});
     cluster.apply(&rollout.to_string());
-    eventually_within(LONG, name, || {
+    eventually_or(name, || {
         let path = format!("/apis/inplace.dev/v1alpha1/namespaces/default/inplacerollouts/{name}");
         let status = &cluster.read(&path)["status"];
         assert_ne!(status["phase"], "Failed", "{status:#}");
@@ -199,7 +193,7 @@ impl<'a> Workload<'a> {
 
     /// Waits until the pod is Ready with an image of this name.
     fn ready(&self, image: &str) {
-        eventually_within(LONG, "the pod of the GameDeployment", || {
+        eventually_or("the pod of the GameDeployment", || {
             let pods = self.0.pods("app=monitored-game");
             let status = pods.values().next().map_or(&Value::Null, |pod| &pod["status"]);
             let is_ready = status["containerStatuses"][0]["ready"] == true;

@@ -32,7 +32,7 @@ const FENCED: &str = "after effect Start";
 
 #[test]
 fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
-    let cluster = Cluster::own();
+    let cluster = Cluster::leased();
     let holds = Holds::below(&cluster.node().dir);
     let setup = [("INPLACE_FAULT_HOLD", holds.folder())];
     let agent = Agent::start_with(&cluster, &Setup { env: &setup, ..Setup::default() });
@@ -90,12 +90,12 @@ fn an_orphaned_fence_costs_no_file_of_the_node_and_no_pod_for_long() {
     // A fence whose log file is deleted with it, and one of release 0.1.0, which has no log path.
     make_fence(crashes, &like, 8, "app/inplace-fence-8.log");
     make_fence(crashes, &like, 9, "");
-    assert_eq!(fence_logs(&cluster).len(), 1);
+    assert_eq!(fence_logs(&pods).len(), 1);
     let _next = Agent::start(&cluster, &[]);
     eventually("the next agent to remove what is left", || {
         let left = |pod: &&Pod<'_>| containers(pod).iter().any(is_fence);
         // The log file is deleted after the container.
-        (!pods.iter().any(|pod| left(&pod)) && fence_logs(&cluster).is_empty()).then_some(())
+        (!pods.iter().any(|pod| left(&pod)) && fence_logs(&pods).is_empty()).then_some(())
     });
 }
 
@@ -145,17 +145,21 @@ fn is_refused(object: &Object) -> bool {
 /// Waits until the kubelet has collected once more: it removes the logs of a deleted pod.
 pub(crate) fn collection(cluster: &Cluster, round: u32) {
     let pod = Pod::run(cluster, &format!("collected-{round}"), ONE);
-    let folder = format!("var/log/pods/{}_{}_{}", pod.namespace, pod.name, pod.uid);
-    let folder = cluster.node().dir.join(folder);
+    let folder = logs(&pod);
     assert!(folder.exists());
     pod.delete();
     eventually_within(GOING, "the kubelet to collect", || if folder.exists() { Err("") } else { Ok(()) });
 }
 
-/// The logs of fences on the node.
-fn fence_logs(cluster: &Cluster) -> Vec<PathBuf> {
+/// The folder with the logs of a pod on the first node.
+fn logs(pod: &Pod<'_>) -> PathBuf {
+    pod.cluster.node().dir.join(format!("var/log/pods/{}_{}_{}", pod.namespace, pod.name, pod.uid))
+}
+
+/// The logs of fences of these pods.
+fn fence_logs(pods: &[Pod<'_>]) -> Vec<PathBuf> {
     let below =
         |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let logs = below(cluster.node().dir.join("var/log/pods")).flat_map(below).flat_map(below);
+    let logs = pods.iter().map(logs).flat_map(below).flat_map(below);
     logs.filter(|log| inplace::cri::log_path::is_temporary(log)).collect()
 }

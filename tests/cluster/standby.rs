@@ -20,7 +20,8 @@ use crate::{
 };
 
 /// Each instance writes its own name and what happens to it into a folder of the node, and needs some time to stop. Only
-/// the first two, the container and its standby, become Ready.
+/// the first two, the container and its standby, become Ready. The standby needs less time than the others: its kubelet ends
+/// it when the pod's own containers have stopped (docs/start-first.md).
 const RECORDED: &str = "
 terminationGracePeriodSeconds: 20
 volumes: [{name: out, hostPath: {path: OUT}}]
@@ -33,10 +34,14 @@ containers:
   - |
     id=$(cat /proc/sys/kernel/random/uuid)
     echo $id >/tmp/id
-    [ -e /out/second ] || { [ ! -e /out/ready ] || touch /out/second; echo $id >>/out/ready; }
+    pause=8
+    if [ ! -e /out/second ]; then
+      [ ! -e /out/ready ] || { touch /out/second; pause=1; }
+      echo $id >>/out/ready
+    fi
     echo $id start >>/out/log
     serve 8080 & server=$!
-    trap 'echo $id term >>/out/log; sleep 2; echo $id end >>/out/log; kill $server; exit 0' TERM
+    trap 'echo $id term >>/out/log; sleep $pause; echo $id end >>/out/log; kill $server; exit 0' TERM
     while :; do sleep 3600 & wait $!; done
   ports: [{containerPort: 8080}]
   volumeMounts: [{name: out, mountPath: /out}]

@@ -119,7 +119,7 @@ const AT_ONCE: usize = 2;
 /// Time limit of one request.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Pause of a sender between two requests, so that the load of several clients leaves the machine to the kubelet.
-const PAUSE: Duration = Duration::from_millis(4);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A client that sends request after request, each over a connection of its own, until it is stopped.
 pub(crate) struct Client {

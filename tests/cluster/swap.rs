@@ -3,7 +3,7 @@
 
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the log")]
 
-use std::{process::Command, thread};
+use std::{collections::BTreeSet, process::Command, thread};
 
 use inplace::{
     api::status::{Engine, Phase, Step},
@@ -387,12 +387,15 @@ fn somebody_elses_change_is_never_undone() {
     for pod in &at_once {
         let ended = pod.reported("it has ended", |status| status.phase.is_terminal());
         eprintln!("at once: {} {}: {}", ended.phase, ended.reason, ended.message);
+        let last = spec_image(&pod.get(), "app");
+        pod.wait("its watch has the last change", |object| spec_image(object, "app") == last);
+        let mut images: Vec<_> = pod.seen().versions().map(|object| spec_image(object, "app")).collect();
+        images.dedup();
         // The user's change may have come first; then it is what the request replaces.
-        let last = if ended.phase == Phase::Succeeded {
-            spec_image(&pod.get(), "app")
-        } else {
-            cluster.image("app:v3")
-        };
+        let theirs = cluster.image("app:v3");
+        let is_replaced = ended.containers.first().is_some_and(|report| report.from.image == theirs);
+        assert!(last == theirs || (ended.phase == Phase::Succeeded && is_replaced), "{ended:#?}");
+        assert!(images.iter().collect::<BTreeSet<_>>().len() == images.len(), "{images:?}: {ended:#?}");
         is_all_there_is(pod, &last);
     }
     for pod in [&draining, &watched] {

@@ -231,7 +231,8 @@ fn hooks_hold_pods_until_they_let_them_pass(cluster: &Cluster, published: &HttpS
     });
     assert_eq!(fixture.get()["spec"]["preDeleteUpdateStrategy"]["retry"], false);
     fixture.wait("its hooks are gone", || {
-        cluster.kubectl(&["get", "hookruns", "-o", "name"]).is_empty().then_some(())
+        let runs = cluster.read("/apis/tkex.tencent.com/v1alpha1/namespaces/default/hookruns");
+        runs["items"].as_array().unwrap().is_empty().then_some(())
     });
     fixture.delete();
 }

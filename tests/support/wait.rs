@@ -10,8 +10,8 @@ use std::{
 
 /// Longer than any step takes on a busy machine.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(180);
-/// The least pause between two polls. A poll that takes longer, for example because it starts processes, pauses for as long as it
-/// took: tests that wait leave the processors to those that work.
+/// The least pause between two polls. A poll that takes longer, for example because it starts processes, pauses for three times as
+/// long as it took: tests that wait leave the processors to those that work.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The pause after a poll that starts processes.
 const LONG_PAUSE: Duration = Duration::from_millis(300);
@@ -39,7 +39,7 @@ pub(crate) fn eventually_within<T, E: Display>(
             Ok(found) => return found,
             Err(instead) => assert!(Instant::now() < end, "waited in vain for: {what} {instead}"),
         }
-        thread::sleep(PAUSE.max(began.elapsed()));
+        thread::sleep(PAUSE.max(3 * began.elapsed()));
     }
 }
 

@@ -20,8 +20,8 @@ use crate::{
 const MANY: usize = 200;
 /// Bytes of one HookRun: nearly the limit of what is run.
 const LARGE: usize = 100 << 10;
-/// Number of additional HookRuns that are too large to be run: together as much as the agent's memory.
-const TOO_LARGE: usize = 120;
+/// Number of additional HookRuns that are too large to be run: together many times what an agent loads at a time.
+const TOO_LARGE: usize = 45;
 /// Bytes of one of those: nearly the limit of what is stored.
 const LARGEST: usize = 1 << 20;
 /// Maximum bytes of one argument by the CRD.
@@ -84,6 +84,8 @@ fn reach_no_node(tenant: &Tenant<'_>) {
 /// S5: hooks that hold their permits for nearly a minute; all of them together take minutes.
 fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
     let victim = Pod::run(tenant.cluster, "shop", ONE);
+    let before = Process(agent.pid()).peak();
+    let bytes = MANY * LARGE + TOO_LARGE * LARGEST;
     let sleeps = json!({"exec": {"container": "app", "command": ["sleep", "55"], "timeoutSeconds": 60}});
     let node = &tenant.node;
     let many = (0..MANY).map(|index| run(&node.name, &format!("many-{index}"), &sleeps, LARGE));
@@ -92,7 +94,7 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
         assert!(tenant.create(&json!({"apiVersion": "v1", "kind": "List", "items": some})));
     }
     // The next agent lists all of them at once.
-    assert_alive(agent);
+    assert_alive(agent, before, bytes);
     agent.kill();
     let agent = start(tenant.cluster);
     eventually("as many hooks of the tenant as he gets permits for", || {
@@ -111,15 +113,18 @@ fn hold_up_nobody(tenant: &Tenant<'_>, agent: &Agent) {
         has_ended(&run).then_some(run)
     });
     assert_eq!(ended["status"]["phase"], "Successful", "{ended:#}");
-    assert_alive(&agent);
+    assert_alive(&agent, before, bytes);
 }
 
-/// The agent runs and has used less memory than its container may, even when built without optimization.
-pub(super) fn assert_alive(agent: &Agent) {
+/// The agent runs and has used less memory than its container may, even when built without optimization; and since an agent
+/// had this peak in mebibytes, less than half of what the objects of the tenant hold, in bytes.
+pub(super) fn assert_alive(agent: &Agent, before: f64, objects: usize) {
     assert!(!agent.has_ended(), "{}", agent.log());
     let peak = Process(agent.pid()).peak();
-    eprintln!("the agent's memory: {peak:.0} MiB at most");
+    let objects = f64::from(u32::try_from(objects >> 20).unwrap());
+    eprintln!("the agent's memory: {before:.0} MiB, and {peak:.0} MiB at most with objects of {objects} MiB");
     assert!(peak < MEMORY_LIMIT_MIB, "{peak} MiB");
+    assert!(peak - before < objects / 2.0, "{before} MiB, and {peak} MiB with objects of {objects} MiB");
 }
 
 /// A HookRun with one measurement for the pod `busy`, padded by `bytes`.

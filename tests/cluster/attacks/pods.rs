@@ -7,11 +7,17 @@ use super::{
     hooks::assert_alive,
     tenant::{NAMESPACE, Tenant},
 };
-use crate::{agent::Agent, cluster::Cluster, pod::Pod, request::ONE, support::wait::eventually};
+use crate::{
+    agent::Agent,
+    cluster::Cluster,
+    pod::Pod,
+    request::ONE,
+    support::{process::Process, wait::eventually},
+};
 use inplace::api::{annotation, status::Phase};
 
-/// Number of pods: together as large as the memory limit of an agent's container.
-const MANY: usize = 130;
+/// Number of pods: together many times what an agent caches of a namespace.
+const MANY: usize = 45;
 /// Bytes of the environment of one pod.
 const LARGE: usize = 800 << 10;
 /// Bytes of its annotations, nearly the limit of what is stored.
@@ -23,21 +29,23 @@ fn s5_pods_of_a_tenant_end_no_agent_and_hold_up_no_other_namespace() {
     let agent = Agent::start(&cluster, &[]);
     let victim = Pod::run(&cluster, "shop", ONE);
     let tenant = Tenant::new(&cluster);
+    victim.ask("restart app", Phase::Succeeded);
+    let before = Process(agent.pid()).peak();
     let pods: Vec<Value> = (0..MANY).map(|index| pod(&tenant.node.name, index)).collect();
     for some in pods.chunks(20) {
         assert!(tenant.create(&json!({"apiVersion": "v1", "kind": "List", "items": some})));
     }
     eventually("the kubelet to refuse the last one", || {
-        let pod = cluster.read(&format!("/api/v1/namespaces/{NAMESPACE}/pods/large-129"));
+        let pod = cluster.read(&format!("/api/v1/namespaces/{NAMESPACE}/pods/large-{}", MANY - 1));
         (pod["status"]["phase"] == "Failed").then_some(())
     });
-    victim.ask("restart app", Phase::Succeeded);
-    assert_alive(&agent);
+    victim.ask("restart app #2", Phase::Succeeded);
+    assert_alive(&agent, before, MANY * (LARGE + ANNOTATION));
     // The next agent lists all of them at once.
     agent.kill();
     let agent = Agent::start(&cluster, &[]);
-    victim.ask("restart app #2", Phase::Succeeded);
-    assert_alive(&agent);
+    victim.ask("restart app #3", Phase::Succeeded);
+    assert_alive(&agent, before, MANY * (LARGE + ANNOTATION));
 }
 
 /// A pod whose node selector the node does not match.

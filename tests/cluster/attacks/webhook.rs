@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::api_server::ApiServer;
+use crate::cluster::block_on;
+use crate::support::panics;
+use crate::support::parts::Parts;
 use crate::support::process::Process;
 use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
@@ -34,8 +37,14 @@ struct Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
+        let ended = self.controller.try_wait();
         let _ = self.controller.kill();
         let _ = self.controller.wait();
+        // A second panic would hide the first.
+        if !thread::panicking() {
+            assert!(matches!(ended, Ok(None)), "the controller has ended: {ended:?}\n{}", self.log());
+            assert_eq!(panics::in_log(&self.log()), [""; 0]);
+        }
     }
 }
 
@@ -259,9 +268,22 @@ async fn s2_the_token_of_an_agent_deletes_no_pod_past_the_guard() {
     assert!(!fixture.is_leaving("victim-0"), "a forged HookRun deleted the pod");
 }
 
-#[tokio::test]
-async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
-    let fixture = Fixture::new(|_, _| Value::Null).await;
+/// Parts on one controller. The last one deletes the pod of [`Fixture::new`].
+#[test]
+fn s3_s6_s10_neither_a_client_of_the_port_nor_a_tenant_gets_past_the_webhooks() {
+    let parts = Parts::default();
+    let fixture = block_on(Fixture::new(|_, _| Value::Null));
+    let all: [(_, fn(&Fixture)); 3] = [
+        ("s6", s6_hooks_and_rollouts_need_the_rights_that_they_amount_to),
+        ("s10", s10_a_label_stops_no_preemption_and_still_stops_an_accident),
+        ("s3", s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller),
+    ];
+    for (name, part) in all {
+        parts.run(name, || part(&fixture));
+    }
+}
+
+fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller(fixture: &Fixture) {
     let victim = fixture.done(&["get", "pod", "victim-0", "-n", "shop", "-o", "json"], "");
     let victim: Value = serde_json::from_str(&victim).unwrap();
     let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
@@ -275,8 +297,8 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
     let (code, answer) = eventually_slowly(WAIT_LIMIT, "an answer in time", answer, || fixture.log());
     assert_eq!((code.as_str(), &answer["response"]["allowed"]), ("200", &json!(false)), "{answer}");
     assert!(fixture.run_of("victim-0")["metadata"]["labels"].get("inplace.dev/delete-guard").is_none());
-    fixture.succeeds("victim-0").await;
-    fixture.evicted_by_taint().await;
+    block_on(fixture.succeeds("victim-0"));
+    block_on(fixture.evicted_by_taint());
     assert!(!fixture.is_leaving("victim-0"), "a made-up eviction deleted the pod");
 
     // The largest bodies that are read, each as expensive as possible, many at once; and larger ones.
@@ -343,9 +365,7 @@ async fn s3_whoever_reaches_the_port_deletes_no_pod_and_ends_no_controller() {
     fixture.until("the controller allows the deletion", || fixture.tried(&delete, "").0);
 }
 
-#[tokio::test]
-async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
-    let fixture = Fixture::new(|_, _| Value::Null).await;
+fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to(fixture: &Fixture) {
     fixture.may("create,get,patch,update", "hookruns.tkex.tencent.com");
     fixture.may("create,get,patch,update", "hooktemplates.tkex.tencent.com");
     fixture.may("create,get,patch,update", "inplacerollouts.inplace.dev");
@@ -401,14 +421,13 @@ async fn s6_hooks_and_rollouts_need_the_rights_that_they_amount_to() {
     fixture.refused(&tie, "", "may be set on a HookRun only by the controller");
 }
 
-#[tokio::test]
-async fn s10_a_label_stops_no_preemption_and_still_stops_an_accident() {
-    let fixture = Fixture::new(|_, _| Value::Null).await;
-    let delete = ["delete", "pod", "victim-0", "-n", "shop", "--wait=false"];
+fn s10_a_label_stops_no_preemption_and_still_stops_an_accident(fixture: &Fixture) {
+    fixture.done(&["create", "-f", "-"], &guarded("preempted-2", "calm").to_string());
+    let delete = ["delete", "pod", "preempted-2", "-n", "shop", "--wait=false"];
     fixture.refused(&delete, "", "is guarded");
     let by_scheduler = [&delete[..], &["--as=system:kube-scheduler"]].concat();
     fixture.until("the pod is preempted", || fixture.tried(&by_scheduler, "").0);
-    assert!(fixture.is_leaving("victim-0"));
+    assert!(fixture.is_leaving("preempted-2"));
 }
 
 #[tokio::test]

@@ -298,7 +298,7 @@ impl Fixture<'_> {
                 Err((403, reported)) if reported.contains("is guarded") || reported.contains(LATE) => {}
                 other => lost.lock().unwrap().push(format!("{other:?}")),
             }
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(250));
         }
     }
 }

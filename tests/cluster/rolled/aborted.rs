@@ -58,7 +58,8 @@ pub(super) fn pods_with_the_new_image_go_back_after_a_failure(fixture: &Fixture<
         assert_eq!(kept(&after[name]), kept(pod), "{name}");
     }
     let restarted: Vec<_> = after.values().map(restarts).collect();
-    assert_eq!(restarted, [2, 2, 2, 0]);
+    // A kubelet that receives the spec of a rollback late stops and starts that container once more (docs/limits.md).
+    assert!(matches!(restarted[..], [2, 2, 2 | 3, 0]), "{restarted:?}");
     // Each pod was asked for its own hook on both ways.
     let asked: Vec<_> = names.iter().map(|name| hook_server.queries(name).len()).collect();
     assert_eq!(asked, [2, 2, 1, 0]);

@@ -36,8 +36,9 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
     let rollout = fixture.begin(&args);
     let drains = |pod: &Value| on(pod) && !is_ready(pod);
     eventually("a pod of the node drains", || load.pods().values().any(drains).then_some(()));
-    other.kill("kubelet");
+    // A kubelet that is killed first would leave the agent time to go on.
     dying.kill();
+    other.kill("kubelet");
 
     let status = eventually_within(LONG, "all that can be reached are through", || {
         let status = fixture.rollout(&rollout)["status"].clone();

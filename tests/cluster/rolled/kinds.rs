@@ -57,9 +57,10 @@ fn goes_through(load: &Load<'_>, field: &str) {
 
 /// Waits until the owner counts all pods, and returns it.
 fn counted(load: &Load<'_>, field: &str) -> Value {
+    let kind = Kind::read(load.kind).unwrap();
+    let path = format!("/apis/{}/namespaces/default/{}/{}", kind.api_version(), kind.plural(), load.name);
     eventually(&format!("{} counts its pods", load.name), || {
-        let owner = load.fixture.cluster.kubectl(&["get", load.kind, load.name, "-o", "json"]);
-        let owner: Value = serde_json::from_str(&owner).unwrap();
+        let owner = load.fixture.cluster.read(&path);
         (owner["status"][field] == COUNT).then_some(owner)
     })
 }

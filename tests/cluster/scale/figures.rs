@@ -104,14 +104,19 @@ pub(super) fn load() -> String {
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
+/// Time limit for a process to rest after what was awaited before.
+const REST: Duration = Duration::from_secs(600);
+
 /// Waits until the process has been idle for half a second; returns its processor time.
 pub(super) async fn at_rest(process: Process) -> Duration {
+    let end = Instant::now() + REST;
     loop {
         let before = process.cpu();
         sleep(Duration::from_millis(500)).await;
         if process.cpu() == before {
             return before;
         }
+        assert!(Instant::now() < end, "{process:?} does not rest");
     }
 }
 

@@ -1,7 +1,9 @@
 //! An API server, the shipped controller and simulated nodes, and what a test does with them.
 
 use std::{
+    fs,
     process::{Child, Command, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -13,6 +15,7 @@ use kube::{
     runtime::wait::await_condition,
 };
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -20,7 +23,7 @@ use super::{
     nodes::{Nodes, seconds},
     sizes::Sizes,
 };
-use crate::support::process::Process;
+use crate::support::{panics, process::Process};
 use crate::{api_server::ApiServer, installed::binary};
 
 /// Changes of pods that need no action of the controller.
@@ -60,7 +63,7 @@ impl World {
 
     /// The controller's process.
     fn process(&self) -> Process {
-        Process(self.controller.0.id())
+        Process(self.controller.process.id())
     }
 
     pub(super) async fn create(&self, name: &str, replicas: u32) {
@@ -152,7 +155,10 @@ impl World {
 }
 
 /// The shipped controller, with the rights of its account; killed when dropped.
-struct Controller(Child);
+struct Controller {
+    process: Child,
+    log: NamedTempFile,
+}
 
 impl Controller {
     async fn start(server: &ApiServer) -> Self {
@@ -161,19 +167,24 @@ impl Controller {
         let made =
             accounts.create_token_request("inplace-controller", &PostParams::default(), &request).await;
         let kubeconfig = server.kubeconfig_of(&made.unwrap().status.unwrap().token);
-        let log = kubeconfig.with_extension("log");
+        // A file of its own: the folder of the API server may be removed before the controller ends.
+        let log = NamedTempFile::new().unwrap();
         let mut command = Command::new(binary());
         command.args(["controller", "--namespace", "inplace-system", "--identity", "one"]);
         command.args(["--listen", "127.0.0.1:0"]).env("KUBECONFIG", kubeconfig);
-        let log = std::fs::File::create(log).unwrap();
-        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap())
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.reopen().unwrap());
+        Self { process: command.spawn().unwrap(), log }
     }
 }
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // A second panic would hide the first.
+        if !thread::panicking() {
+            assert_eq!(panics::in_log(&fs::read_to_string(self.log.path()).unwrap()), [""; 0]);
+        }
     }
 }
 

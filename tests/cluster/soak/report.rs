@@ -8,6 +8,9 @@ use super::plan::Move;
 
 /// How many of the last moves are shown with a violation.
 const SHOWN_MOVES: usize = 12;
+/// The operations of a run, and the observations of each node, without which it proves nothing.
+const LEAST_OPERATIONS: u64 = 10;
+const LEAST_OBSERVATIONS: u64 = 100;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Report {
@@ -48,6 +51,15 @@ impl Report {
 
     pub(super) fn is_clean(&self) -> bool {
         self.violations.is_empty() && self.stuck.is_empty()
+    }
+
+    /// True if so much has happened, and so much of it was observed on each node, that a clean report means something.
+    pub(super) fn is_proof(&self, nodes: usize) -> bool {
+        self.operations() >= LEAST_OPERATIONS
+            && self.faults.values().any(|count| *count > 0)
+            && self.served > 0
+            && self.observations.len() == nodes
+            && self.observations.values().all(|count| *count > LEAST_OBSERVATIONS)
     }
 
     /// A violation with the moves that led to it.
@@ -95,7 +107,14 @@ fn a_report_has_all_figures_and_a_violation_has_its_moves() {
     let mut report = Report { seed: 7, moves: 3, served: 10, ..Report::default() };
     report.count("Restart", "Succeeded");
     report.count("Restart", "Failed");
-    assert!(report.is_clean());
+    assert!(report.is_clean() && !report.is_proof(1));
+    report.observations.insert(0, LEAST_OBSERVATIONS + 1);
+    report.faults.insert("Kill".to_owned(), 1);
+    for _ in report.operations()..LEAST_OPERATIONS {
+        assert!(!report.is_proof(1));
+        report.count("Swap", "Succeeded");
+    }
+    assert!(report.is_proof(1) && !report.is_proof(2));
     let violation =
         report.violation("12:00".to_owned(), "two at once".to_owned(), &[Move::Pause { milliseconds: 5 }]);
     report.violations.push(violation);
@@ -103,7 +122,7 @@ fn a_report_has_all_figures_and_a_violation_has_its_moves() {
     let text = report.to_string();
     for part in [
         "seed 7",
-        "2 operations",
+        "10 operations",
         "Failed 1, Succeeded 1",
         "after move 3: two at once",
         "Pause { milliseconds: 5 }",

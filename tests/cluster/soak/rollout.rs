@@ -53,8 +53,8 @@ pub(super) fn create(run: &Run<'_>) {
     run.cluster.apply(&deployment.to_string());
     // A content that the controller sees for the first time restarts nothing.
     eventually("the controller has seen the configuration", || {
-        let seen = run.cluster.kubectl(&["get", "deployment", NAME, "-o", "json"]);
-        seen.contains(RESTART_ON_CHANGE_SEEN).then_some(())
+        let seen = run.cluster.read(&format!("/apis/apps/v1/namespaces/default/deployments/{NAME}"));
+        seen["metadata"]["annotations"][RESTART_ON_CHANGE_SEEN].is_string().then_some(())
     });
 }
 
