@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::annotation;
+use crate::podtask;
 use crate::podtask::prefetch::{Waiting, choose};
 use crate::podtask::write::{PodPatch, VersionedRef};
 use crate::rollout::decide::{What, Write};
@@ -54,28 +55,29 @@ pub(super) fn add(
         }
     }
     for (base, text) in changes {
-        let change = (annotation::ROLLOUT_PREFETCH.to_owned(), text);
         // At most one write per pod and reconcile: each is conditional on the resource version that was read.
-        match writes.iter_mut().find(|write| write.pod.uid == base.uid) {
-            Some(write) => drop(write.patch.annotations.insert(change.0, change.1)),
-            None => writes.push(Write {
-                pod: VersionedRef::of(base),
-                patch: PodPatch { annotations: [change].into(), ..PodPatch::default() },
-                what: What::Prefetch,
-            }),
+        if let Some(write) = writes.iter_mut().find(|write| write.pod.uid == base.uid) {
+            write.patch.annotations.insert(annotation::ROLLOUT_PREFETCH.to_owned(), text);
+        } else {
+            writes.push(annotate(base, text));
         }
+    }
+}
+
+/// The write that sets the annotation, or removes it.
+fn annotate(pod: &podtask::pod::Pod, text: Option<String>) -> Write {
+    let annotations = [(annotation::ROLLOUT_PREFETCH.to_owned(), text)].into();
+    Write {
+        pod: VersionedRef::of(pod),
+        patch: PodPatch { annotations, ..PodPatch::default() },
+        what: What::Prefetch,
     }
 }
 
 /// The write that removes the annotation from `pod`, if it is of a rollout that is not `active`.
 pub fn abandoned(pod: &Pod, active: &BTreeSet<String>) -> Option<Write> {
     let (_, owner) = parts(pod.prefetch.as_deref()?);
-    let annotations = [(annotation::ROLLOUT_PREFETCH.to_owned(), None)].into();
-    owner.filter(|uid| !active.contains(*uid)).map(|_| Write {
-        pod: VersionedRef::of(&pod.base),
-        patch: PodPatch { annotations, ..PodPatch::default() },
-        what: What::Prefetch,
-    })
+    owner.filter(|uid| !active.contains(*uid)).map(|_| annotate(&pod.base, None))
 }
 
 /// True unless the annotation is of another active rollout, which would write it again. One without a uid, which an

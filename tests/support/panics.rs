@@ -19,7 +19,15 @@ pub(crate) fn in_log(log: &str) -> Vec<String> {
     log.lines().filter(is_panic).map(str::to_owned).collect()
 }
 
-/// The same for all logs in `folder` whose names begin with `prefix`.
+/// Asserts that the log of a process has none. Does nothing while this thread panics: a second panic would hide the first.
+pub(crate) fn assert_none(log: impl FnOnce() -> String) {
+    if !thread::panicking() {
+        let log = log();
+        assert_eq!(in_log(&log), [""; 0], "{log}");
+    }
+}
+
+/// The panics in all logs in `folder` whose names begin with `prefix`.
 pub(crate) fn in_folder(folder: &Path, prefix: &str) -> Vec<String> {
     let logs = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let logs = logs.filter(|log| log.file_name().to_string_lossy().starts_with(prefix));
