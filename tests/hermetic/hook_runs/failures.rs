@@ -79,15 +79,19 @@ async fn a_status_is_written_until_it_is_there_and_nothing_is_measured_twice() {
 async fn a_status_that_is_too_large_for_the_api_server_ends_the_run() {
     let fixture = Fixture::start().await;
     let _running = fixture.runner(AGENT).await;
-    // The first write is that of the start, while measurements are left; the second one is that of the end.
-    let (more, one) = (json!({"interval": "10s", "count": 2}), json!({}));
-    for (name, metric, write, code, message) in [
-        ("start", more, 1, 413, "limit is 3145728"),
-        ("end", one, 2, 500, "etcdserver: request is too large"),
-    ] {
-        fixture.api.on("PATCH hookrun/status").nth(write).fault(Fault::Answer(code, message));
-        fixture.put(name, &fixture.metric("/", &metric));
-        let run = fixture.phase(name, "Error").await;
+    let refused = |code, message| fixture.api.on("PATCH hookrun/status").fault(Fault::Answer(code, message));
+    let metric = fixture.metric("/", &json!({"interval": "1h", "count": 2}));
+    refused(413, "limit is 3145728");
+    fixture.put("start", &metric);
+    let start = fixture.phase("start", "Error").await;
+    // Between its only measurement and its approval nothing is written: the next write is that of the end.
+    fixture.put("end", &metric);
+    fixture.until("it has measured once", "end", |run| Fixture::measured(run) == 1).await;
+    refused(500, "etcdserver: request is too large");
+    fixture.api.edit_of("hookruns", "shop", "end", |run| {
+        run["metadata"]["annotations"]["inplace.dev/approve"] = json!("true");
+    });
+    for run in [start, fixture.phase("end", "Error").await] {
         assert!(run["status"]["message"].as_str().unwrap().contains("as too large"), "{run}");
         assert!(run["status"]["metricResults"].is_null(), "{run}");
     }

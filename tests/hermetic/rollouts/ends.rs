@@ -332,6 +332,8 @@ async fn a_newer_restart_waits_until_the_abort_has_ended() {
         &json!({"containers": [{"name": "app", "image": "app:3"}], "allowTemplateDrift": true}),
     );
     rollout_fixture.phase("restart-2", "Superseded").await;
+    // It counts as superseded once the newer one has begun.
+    rollout_fixture.status("bad", "it ends", |status| status["reason"] == "Superseded").await;
     rollout_fixture.fixture.api.edit("shop", "web-1-0", |pod| {
         pod["spec"]["containers"][0]["image"] = json!("app:1");
         say(pod, &format!("{uid}-back"), "Succeeded", "");
