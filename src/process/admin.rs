@@ -115,7 +115,11 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_holds_connections_is_let_go_and_others_are_answered() {
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // It keeps the port for the server: another test would get it otherwise.
+        let reserved = tokio::net::TcpSocket::new_v4().unwrap();
+        reserved.set_reuseaddr(true).unwrap();
+        reserved.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = reserved.local_addr().unwrap();
         let ready: Readiness = Arc::new(|| std::future::ready(Ok(())).boxed());
         let stop = CancellationToken::new();
         let serving =

@@ -5,7 +5,6 @@
 mod definitions;
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -14,7 +13,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
-use crate::api_server::ApiServer;
+use crate::api_server::{ApiServer, free_port};
 use crate::support::panics;
 use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
@@ -168,7 +167,7 @@ async fn what_could_not_be_carried_out_is_refused_and_everything_else_passes() {
     let fixture = Fixture { server: ApiServer::start().await, log: tempfile::tempdir().unwrap() };
     fixture.server.know_our_kinds().await;
     fixture.server.apply("daemonset/base");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let by_url = json!([{"op": "replace", "path": "/webhooks/0/clientConfig",
         "value": {"url": format!("https://127.0.0.1:{port}/validate")}}]);
     let older = definitions::Older::apply(&fixture);

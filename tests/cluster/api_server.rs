@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{self, Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -41,7 +42,7 @@ impl ApiServer {
     async fn with_plugins(plugins: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
-        let [client, peer, secure] = free_ports();
+        let [client, peer, secure] = [(); 3].map(|()| free_port());
         run("openssl", &["genrsa", "-out", &at("sa.key"), "2048"]);
         run("openssl", &["rsa", "-in", &at("sa.key"), "-pubout", "-out", &at("sa.pub")]);
         fs::write(at("tokens.csv"), format!("{ADMIN},admin,admin,system:masters\n")).unwrap();
@@ -161,7 +162,9 @@ impl ApiServer {
         let folder = if folder == "daemonset/base" { self.base() } else { folder };
         let server = format!("--server={}", self.url);
         let token = format!("--token={ADMIN}");
-        run("kubectl", &[&server, &token, "--insecure-skip-tls-verify", "apply", "-k", folder]);
+        // What is cached elsewhere may be of another server that had the same port.
+        let cache = format!("--cache-dir={}", self.folder.path().join("kubectl").display());
+        run("kubectl", &[&server, &token, &cache, "--insecure-skip-tls-verify", "apply", "-k", folder]);
     }
 
     /// The manifests to install on an API server of this version.
@@ -199,9 +202,18 @@ fn binaries() -> PathBuf {
     PathBuf::from(String::from_utf8(found.stdout).unwrap().trim())
 }
 
-fn free_ports() -> [u16; 3] {
-    let taken = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    taken.map(|listener| listener.local_addr().unwrap().port())
+/// A port of loopback that is free. It is below those that the kernel assigns: no connection, and no server without a port of its
+/// own, gets it before the server that it is for listens, or while that is started again. It depends on this process, because
+/// others take ports at the same time.
+pub(crate) fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = process::id() * 32 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(20_000 + number % 10_000).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Starts a process that is killed when this process ends; it logs into `folder`.

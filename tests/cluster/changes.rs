@@ -1,8 +1,17 @@
 //! A change of a `ConfigMap` restarts the containers that mount it: once, in place, with the new content.
 
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use serde_json::{Value, json};
 
-use crate::{agent::Agent, cluster::Cluster, support::wait::eventually};
+use crate::{
+    agent::Agent,
+    cluster::{Cluster, block_on},
+    support::wait::eventually,
+};
 
 /// Records the content at the container's start, whatever the volume contains later.
 const STARTED: &str = "cat /etc/app/level >/started; exec app";
@@ -26,19 +35,24 @@ impl Fixture {
         .collect()
     }
 
-    /// The content with which each container was started.
+    /// The content with which each container was started, once each has recorded that: it is Ready before.
     fn started(&self) -> Vec<String> {
         let read = |(pod, ..): (String, String, u64)| {
             let mut command =
                 self.cluster.kubectl_command(&["exec", &pod, "-c", "app", "--", "cat", "/started"]);
             String::from_utf8(command.output().unwrap().stdout).unwrap()
         };
-        self.pods().into_iter().map(read).collect()
+        eventually("what each container was started with", || {
+            let started: Vec<_> = self.pods().into_iter().map(read).collect();
+            started.iter().all(|started| !started.is_empty()).then_some(started)
+        })
     }
 
+    /// Changes the content. A process of `kubectl` may take longer than a change has to be stable until it is handled alone.
     fn level(&self, level: &str) {
-        let patch = json!({"data": {"level": level}}).to_string();
-        self.cluster.kubectl(&["patch", "configmap", &self.name, "--type=merge", "-p", &patch]);
+        let api: Api<ConfigMap> = Api::namespaced(self.cluster.client.clone(), "default");
+        let patch = Patch::Merge(json!({"data": {"level": level}}));
+        block_on(api.patch(&self.name, &PatchParams::default(), &patch)).unwrap();
     }
 
     fn rollouts(&self) -> Vec<Value> {

@@ -77,9 +77,9 @@ containers:
 
 /// It stops slowly enough to be observed.
 const SLOW: &str = "
-terminationGracePeriodSeconds: 4
+terminationGracePeriodSeconds: 10
 containers:
-- {name: app, image: lab/app:v1, lifecycle: {preStop: {exec: {command: [sleep, \"2\"]}}}}
+- {name: app, image: lab/app:v1, lifecycle: {preStop: {exec: {command: [sleep, \"8\"]}}}}
 ";
 
 #[test]

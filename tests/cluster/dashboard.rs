@@ -9,6 +9,8 @@ use std::{
 };
 
 use inplace::api::status::Phase;
+use k8s_openapi::api::core::v1::Pod as Object;
+use kube::{Api, api::ListParams};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::Agent,
-    cluster::{Cluster, block_on},
+    cluster::{Cluster, block_on, client},
     pod::Pod,
     support::wait::eventually_or,
 };
@@ -46,7 +48,11 @@ fn reader(cluster: &Cluster) -> PathBuf {
     ] {
         cluster.apply(&object.to_string());
     }
-    cluster.kubeconfig_of("default", ACCOUNT)
+    let kubeconfig = cluster.kubeconfig_of("default", ACCOUNT);
+    // Rights take effect a moment after they are written, and a dashboard leaves out what it may not list when it starts.
+    let pods: Api<Object> = Api::namespaced(client(&kubeconfig), "default");
+    eventually_or("the rights of the dashboard", || block_on(pods.list(&ListParams::default())).map(drop));
+    kubeconfig
 }
 
 /// Starts the dashboard; returns its process and its URL.

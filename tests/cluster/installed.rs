@@ -92,9 +92,9 @@ pub(crate) fn upgrade_by_chart(cluster: &Cluster, tag: &str) {
     cluster.kubectl(&["apply", "-f", rendered.to_str().unwrap()]);
 }
 
-/// Waits until the rollout of [`AGENT`] or [`CONTROLLER`] is complete.
+/// Waits until the rollout of [`AGENT`] or [`CONTROLLER`] is complete. That of the agents takes one node after the other.
 pub(crate) fn rolled_out(cluster: &Cluster, workload: &str) {
-    cluster.kubectl(&["rollout", "status", workload, "--timeout=180s", "-n", NAMESPACE]);
+    cluster.kubectl(&["rollout", "status", workload, "--timeout=360s", "-n", NAMESPACE]);
 }
 
 /// Whether the API server supports `ValidatingAdmissionPolicy`.

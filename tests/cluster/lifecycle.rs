@@ -12,7 +12,7 @@ use inplace::{
     },
     cri::proto::v1::{Container, ContainerState},
 };
-use k8s_openapi::api::core::v1::Pod as Object;
+use k8s_openapi::api::core::v1::{Event, Pod as Object};
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
@@ -70,6 +70,18 @@ fn await_event(ongoing: &OngoingOperation<'_>, phase: Phase) {
     });
 }
 
+/// Waits for the event at the end of the first request, which is rolled back; returns how it ended, and the message. The pod may
+/// never have the status of that end: the next request takes its place if it begins before that status is written.
+fn end_of_rollback(ongoing: &OngoingOperation<'_>) -> (Phase, String) {
+    eventually(&format!("the event at the end of {ongoing:?}"), || {
+        let events = ongoing.pod.events();
+        [Phase::RolledBack, Phase::Failed].into_iter().find_map(|phase| {
+            let is_its = |reported: &&Event| reported.reason.as_deref() == Some(&event(phase));
+            Some((phase, events.iter().find(is_its)?.message.clone()?))
+        })
+    })
+}
+
 #[test]
 fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
     Agent::shared();
@@ -77,7 +89,7 @@ fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
         ongoing.pod.annotate(REQUEST, None);
         let status = ongoing.pod.answer(FIRST);
         ongoing.check_engine(&status);
-        if ongoing.is_lost_to_kubelet(&status) {
+        if ongoing.is_lost_to_kubelet(status.phase, &status.message) {
             return;
         }
         let facts = ongoing.settled(ongoing.version());
@@ -98,7 +110,8 @@ fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_o
         let second = json!({"id": SECOND, "containers": [{"name": "app"}]}).to_string();
         if ongoing.moment == Moment::Rollback {
             ongoing.pod.request(&second);
-            if ongoing.is_lost_to_kubelet(&ongoing.pod.answer(FIRST)) {
+            let (phase, message) = end_of_rollback(ongoing);
+            if ongoing.is_lost_to_kubelet(phase, &message) {
                 return;
             }
         }
@@ -253,8 +266,8 @@ fn in_a_pod_that_is_past_its_deadline_nothing_is_started() {
 fn in_a_pod_that_is_evicted_for_the_node_nothing_is_started() {
     let cluster = Cluster::own();
     let _agent = Agent::start(&cluster, &[]);
-    // Longer than a kubelet takes to start and to evict.
-    let (pod, id) = stopping(&cluster, "evicted", 80);
+    // Longer than a kubelet takes to start and to evict. The eviction ends the handler.
+    let (pod, id) = stopping(&cluster, "evicted", 150);
     cluster.kill("kubelet");
     let config = cluster.node().dir.join("kubelet.yaml");
     let text = fs::read_to_string(&config).unwrap();

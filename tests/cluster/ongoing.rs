@@ -1,6 +1,6 @@
 //! A pod with a running request at a certain moment, in which a test then acts.
 
-use std::{fmt, process::Command, time::Duration};
+use std::{fmt, fs, process::Command, time::Duration};
 
 use inplace::{
     api::{
@@ -73,6 +73,17 @@ pub(crate) fn slow_to_stop(image: &str) -> Value {
     })
 }
 
+/// Waits until the containers of the pod with this sandbox have recorded these stops as the first ones (see [`slow_to_stop`]).
+/// Reads the shared memory by way of the first process of the sandbox, which outlives the containers: on a busy node the pauses
+/// between calls to the runtime are longer than a handler runs.
+pub(crate) fn await_stops(cluster: &Cluster, sandbox: &str, stops: &[&str]) {
+    let file = format!("/proc/{}/root/dev/shm/stops", first_process(cluster, sandbox));
+    eventually(&format!("the stops {stops:?} in {file}"), || {
+        let recorded = fs::read_to_string(&file).unwrap_or_default();
+        recorded.lines().collect::<Vec<_>>().starts_with(stops).then_some(())
+    });
+}
+
 /// The pod, the engine and the moment of its operation, and the state before.
 pub(crate) struct OngoingOperation<'a> {
     pub(crate) pod: Pod<'a>,
@@ -128,19 +139,19 @@ impl<'a> OngoingOperation<'a> {
     /// Writes the request, and waits until it has come to the moment.
     pub(crate) fn begin(&self) {
         self.pod.request(&self.request);
-        let stops = |stops: &[&str]| {
-            eventually(&format!("{self:?} stops {stops:?}"), || {
-                (self.pod.facts().lines("stops") == stops).then_some(())
-            });
-        };
+        let stops = |stops: &[&str]| await_stops(self.pod.cluster, &self.before.sandbox, stops);
         match self.moment {
             Moment::Pull => self.registry_gate.as_ref().unwrap().await_somebody(WAIT_LIMIT),
             Moment::Drain => drop(self.pod.wait("it drains", |pod| !is(pod, GATE))),
             Moment::Swap => stops(&["v1"]),
             Moment::Rollback => stops(&["v1", "v3"]),
             Moment::Verify => eventually("the new one to run", || {
-                let facts = self.pod.facts();
-                facts.of("app").any(|instance| instance.version == "v2" && instance.pid != 0).then_some(())
+                let old = self.before.running("app").attempt;
+                let is_new = |container: &Container| {
+                    container.metadata.as_ref().is_some_and(|metadata| metadata.attempt > old)
+                };
+                let mut running = containers(&self.pod).into_iter().filter(is_running);
+                running.any(|container| !is_fence(&container) && is_new(&container)).then_some(())
             }),
         }
     }
@@ -176,9 +187,9 @@ impl<'a> OngoingOperation<'a> {
 
     /// True if the first request ended because the kubelet was faster than the agent between the stop and the creation of a way
     /// back: it starts the image that the tag refers to by now, which is the one that failed (docs/limits.md).
-    pub(crate) fn is_lost_to_kubelet(&self, first: &Status) -> bool {
+    pub(crate) fn is_lost_to_kubelet(&self, phase: Phase, message: &str) -> bool {
         let is_way_back = (self.engine, self.moment) == (Engine::Recreate, Moment::Rollback);
-        is_way_back && first.phase == Phase::Failed && first.message.contains("was created from")
+        is_way_back && phase == Phase::Failed && message.contains("was created from")
     }
 
     /// Asserts the engine in the status.
@@ -242,9 +253,11 @@ pub(crate) fn remove_sandboxes(pod: &Pod<'_>) {
     block_on(async {
         let client = Client::new(&endpoint, None);
         for sandbox in client.sandboxes(Some((POD_UID, &pod.uid))).await.unwrap() {
-            client.remove_sandbox(&sandbox.id).await.unwrap();
+            // It fails if the kubelet removes the sandbox at the same time.
+            let _ = client.remove_sandbox(&sandbox.id).await;
         }
     });
+    eventually(&format!("the sandboxes of {pod:?} to be removed"), || (!has_sandbox(pod)).then_some(()));
 }
 
 /// Waits until nothing runs in a terminating pod, within `limit`, and then until it is removed. Asserts that
@@ -277,7 +290,7 @@ pub(crate) fn watch_it_go(ongoing: &OngoingOperation<'_>, limit: Duration) {
     assert!(left.iter().all(has_ended), "{ongoing:?}: {left:#?}");
     let journal = state(&pod.cluster.node()).join("journal").join(format!("{}.json", pod.uid));
     eventually(&format!("the end of {ongoing:?} in the journal"), || {
-        let text = std::fs::read_to_string(&journal);
+        let text = fs::read_to_string(&journal);
         // A missing journal is right too: the journal of an open operation is never removed.
         let Ok(text) = text else { return Some(()) };
         let entry: Value = serde_json::from_str(&text).unwrap();
@@ -302,8 +315,8 @@ fn has_ended(container: &Container) -> bool {
     container.state() == ContainerState::ContainerExited
 }
 
-/// Sends SIGKILL to the first process of a container or a sandbox; it has ended when this returns.
-pub(crate) fn end_process(cluster: &Cluster, id: &str) {
+/// The first process of a container or a sandbox; 0 if it does not run.
+fn first_process(cluster: &Cluster, id: &str) -> Process {
     let endpoint = Endpoint::parse(&cluster.node().endpoint).unwrap();
     let info = block_on(async {
         let client = Client::new(&endpoint, None);
@@ -313,7 +326,12 @@ pub(crate) fn end_process(cluster: &Cluster, id: &str) {
         }
     });
     let info: Value = serde_json::from_str(&info["info"]).unwrap();
-    let process = Process::from_raw(info["pid"].as_i64().unwrap().try_into().unwrap());
+    Process::from_raw(info["pid"].as_i64().unwrap().try_into().unwrap())
+}
+
+/// Sends SIGKILL to the first process of a container or a sandbox; it has ended when this returns.
+pub(crate) fn end_process(cluster: &Cluster, id: &str) {
+    let process = first_process(cluster, id);
     if process.as_raw() > 0 && kill(process, Signal::SIGKILL).is_ok() {
         eventually("the process to end", || (kill(process, None) == Err(Errno::ESRCH)).then_some(()));
     }

@@ -43,7 +43,7 @@ fn install(cluster: &Cluster) {
             "metadata": {"name": name}, "spec": {"group": group, "scope": "Namespaced", "versions": [version],
                 "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()}}});
         cluster.apply(&definition.to_string());
-        cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", &format!("crd/{name}")]);
+        cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=180s", &format!("crd/{name}")]);
     }
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/daemonset/recreate-requests/recreate-requests.yaml");
     let objects: Vec<Value> =
@@ -173,7 +173,8 @@ fn a_pod_is_drained_by_the_gate_that_it_has(cluster: &Cluster) {
         &format!("readinessGates: [{{conditionType: {GATE}}}]\n{}", PAIR.trim_start()),
     );
     pod.wait("it is Ready", crate::pod::is_ready);
-    let strategy = json!({"unreadyGracePeriodSeconds": 2});
+    // Within this time its kubelet reports that it is not Ready, on a busy machine too.
+    let strategy = json!({"unreadyGracePeriodSeconds": 10});
     let spec = json!({"podName": pod.name, "containers": [{"name": "app"}], "strategy": strategy});
     let status = carried_out(cluster, "drained", &spec);
     assert_eq!(status["containerRecreateStates"][0]["phase"], "Succeeded", "{status:#}");

@@ -58,7 +58,12 @@ pub(crate) fn spec_image(object: &Object, name: &str) -> String {
 /// Waits until the kubelet reports the running container as Ready, and checks that it runs alone and as the spec
 /// says.
 pub(crate) fn adopted(pod: &Pod<'_>, name: &str, image: &str) -> Instance {
-    let instance = pod.facts().settled().running(name).clone();
+    adopted_without_lost(pod, name, image, 0)
+}
+
+/// The same beside so many containers that the kubelet created and could not start, because it or the runtime was killed.
+pub(crate) fn adopted_without_lost(pod: &Pod<'_>, name: &str, image: &str, lost: u32) -> Instance {
+    let instance = pod.facts().without_lost(lost).settled().running(name).clone();
     let object = pod.wait("the kubelet shows it", |pod| is_shown(pod, &instance));
     assert_eq!(spec_image(&object, name), pod.cluster.named(image));
     instance

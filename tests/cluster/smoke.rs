@@ -49,7 +49,10 @@ fn an_annotation_and_the_events_can_be_read() {
     pod.wait("it is gone and the pod is Ready", |pod| {
         annotation(pod, "test/later").is_none() && is_ready(pod)
     });
-    assert!(pod.events().iter().any(|event| event.reason.as_deref() == Some("Scheduled")));
+    // The scheduler writes its event after the binding, on which the kubelet may act first.
+    eventually("the event of the scheduler", || {
+        pod.events().iter().any(|event| event.reason.as_deref() == Some("Scheduled")).then_some(())
+    });
 }
 
 #[test]

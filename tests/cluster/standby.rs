@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// Each instance writes its own name and what happens to it into a folder of the node, and needs some time to stop. Only
-/// the first two, the container and its standby, become Ready. The standby needs less time than the others: its kubelet ends
-/// it when the pod's own containers have stopped (docs/start-first.md).
+/// the first two, the container and its standby, become Ready. The standby needs much less time than the others: its kubelet ends
+/// it when the pod's own containers have stopped (docs/start-first.md), and the agent may first have to wait for a probe in it.
 const RECORDED: &str = "
-terminationGracePeriodSeconds: 20
+terminationGracePeriodSeconds: 30
 volumes: [{name: out, hostPath: {path: OUT}}]
 containers:
 - name: app
@@ -34,7 +34,7 @@ containers:
   - |
     id=$(cat /proc/sys/kernel/random/uuid)
     echo $id >/tmp/id
-    pause=8
+    pause=16
     if [ ! -e /out/second ]; then
       [ ! -e /out/ready ] || { touch /out/second; pause=1; }
       echo $id >>/out/ready

@@ -1,10 +1,10 @@
 //! The commands for pods without a reachable cluster: their messages and exit codes.
 
 use std::fs;
-use std::net::TcpListener;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 use super::api_server::ApiServer;
 
@@ -47,9 +47,10 @@ fn inplace(server: &str, args: &[&str]) -> Output {
 
 #[test]
 fn an_api_server_that_is_away_has_its_own_exit_code() {
-    // A port on which nothing listens any more.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let server = format!("http://{address}");
+    // It has a port, so that no other test gets that, and does not listen.
+    let silent = TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let server = format!("http://{}", silent.local_addr().unwrap());
     for args in [
         &["restart", "web", "-c", "app", "--wait"][..],
         &["swap", "web", "app=repo/app:v2"],

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Runs all cluster tests, three at a time. Those of `crash` use one cluster, one after the other; they run in a process of their own,
-# and after them, in another one, so that this cluster has ended, those of `workloads`, of which one takes minutes. All others run
-# beside them, two at a time. Tests of `load` and `scale` keep the whole machine busy: they run alone, at the end, unless it is later
-# than INPLACE_TESTS_UNTIL (seconds since 1970), if that is set: then it is reported that they did not run.
-# A process in which no test runs counts as failed.
+# Runs all cluster tests, four at a time, in three processes: those of `crash`, one after the other, on one cluster; those of `soak`
+# and `workloads`, which have their own clusters and take minutes, one after the other; all others, two at a time. Tests of `load` and
+# `scale` keep the whole machine busy: they run alone, at the end, unless it is later than INPLACE_TESTS_UNTIL (seconds since 1970),
+# if that is set: then it is reported that they did not run. A process in which no test runs counts as failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$(mktemp -d)
@@ -23,12 +22,6 @@ cluster_tests() { # ARGUMENT...
 }
 # The clusters' own processes collect their garbage less often: memory is free, the processors are not.
 parallel_tests() { GOGC=400 cluster_tests "$@"; }
-crash_and_workloads() {
-  local status=0
-  parallel_tests --test-threads 1 crash:: || status=$?
-  parallel_tests --test-threads 1 workloads:: || status=$?
-  return "$status"
-}
 run_alone() { # MODULE
   if [ "$(date +%s)" -gt "${INPLACE_TESTS_UNTIL:-9999999999}" ]; then
     echo "NOT EXERCISED: the cluster tests of $1: no time is left for them"
@@ -38,12 +31,18 @@ run_alone() { # MODULE
 }
 
 "${build[@]}" --no-run
-crash_and_workloads &
-beside=$!
-trap 'kill "$beside" 2>/dev/null || true; rm -rf "$folder"' EXIT
+beside=()
+trap 'kill "${beside[@]}" 2>/dev/null || true; rm -rf "$folder"' EXIT
+parallel_tests --test-threads 1 crash:: &
+beside+=("$!")
+parallel_tests --test-threads 1 soak:: workloads:: &
+beside+=("$!")
+others=(--skip crash:: --skip soak:: --skip workloads:: --skip load:: --skip scale::)
 status=0
-parallel_tests --test-threads 2 --skip crash:: --skip workloads:: --skip load:: --skip scale:: || status=$?
-wait "$beside" || status=$?
+parallel_tests --test-threads 2 "${others[@]}" || status=$?
+for process in "${beside[@]}"; do
+  wait "$process" || status=$?
+done
 run_alone load || status=$?
 run_alone scale || status=$?
 exit "$status"

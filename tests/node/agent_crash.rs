@@ -285,7 +285,11 @@ fn no_secret_of_the_environment_is_in_any_output() {
     // What the process has really received.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let facts = runtime.block_on(observe(&fixture.lab.endpoint, "uid-web"));
-    let environment = fs::read(format!("/proc/{}/environ", facts.running("app").pid)).unwrap();
+    let pid = facts.running("app").pid;
+    // The kernel shows the environment of a program a moment after its name.
+    let environment = eventually("the environment of the program", || {
+        Some(fs::read(format!("/proc/{pid}/environ")).unwrap()).filter(|environment| !environment.is_empty())
+    });
     let entry = format!("TOKEN={secret}");
     assert!(environment.split(|byte| *byte == 0).any(|one| one == entry.as_bytes()));
 }

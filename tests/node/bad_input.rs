@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
-use crate::support::wait::eventually;
+use crate::support::{lab::run, wait::eventually};
 
 /// Exit code and standard error.
 fn ended(output: &Output) -> (i32, String) {
@@ -89,7 +89,9 @@ fn a_user_who_is_not_root_gets_an_error() {
     fixture.run("web");
     let before = fixture.instances("web");
     let binary = fixture.folder.path().join("inplace");
-    fs::copy(env!("CARGO_BIN_EXE_inplace"), &binary).unwrap();
+    // Not copied by this process: a process that another test starts meanwhile has the copy open for writing until it
+    // executes its own program, and the kernel executes no such file.
+    run(Command::new("cp").arg(env!("CARGO_BIN_EXE_inplace")).arg(&binary));
     let open = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     open(fixture.folder.path(), 0o755);
     let theirs = fixture.folder.path().join("theirs");

@@ -69,12 +69,13 @@ fn spec(pod: &Pod<'_>, facts: &Facts) -> Value {
 /// The environment that the process has really received.
 fn environ(facts: &Facts) -> Vec<String> {
     let pid = facts.running("app").pid;
-    // Before, the process is a shell, which may add variables.
-    eventually("the program to be executed", || {
+    // Before, the process is a shell, which may add variables. The kernel shows the environment of a program a moment after
+    // its name.
+    let bytes = eventually("the program to be executed", || {
         let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
-        (program.trim() == "app").then_some(())
+        let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap();
+        (program.trim() == "app" && !bytes.is_empty()).then_some(bytes)
     });
-    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let mut all: Vec<_> =
         bytes.split(|byte| *byte == 0).map(|one| String::from_utf8(one.to_vec()).unwrap()).collect();
     all.sort();

@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -22,7 +23,7 @@ impl Prometheus {
     /// Starts one with this configuration; `@PORT` in it is its own port. It answers queries when this returns.
     pub(crate) fn start(folder: &Path, config: &str) -> Self {
         fs::create_dir_all(folder).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         fs::write(folder.join("config.yaml"), config.replace("@PORT", &port.to_string())).unwrap();
         let log = File::create(folder.join("log")).unwrap();
         let child = Command::new("prometheus")
@@ -80,5 +81,18 @@ impl Drop for Prometheus {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A port that is free. It is below those that the kernel assigns: no other server or connection gets it before Prometheus
+/// listens. It depends on this process, because others start one at the same time.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = process::id() * 16 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(14_000 + number % 6_000).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
     }
 }

@@ -163,7 +163,7 @@ pub(super) async fn restart(args: Restart) -> Result<Exit, Failed> {
     if is_rollout(&pods, &workloads, &common)? {
         return roll_out("restart", workloads.pop(), container, Vec::new(), common).await;
     }
-    operate("restart", pods, common, |name, pod| write::restarts(name, pod, &container)).await
+    Box::pin(operate("restart", pods, common, |name, pod| write::restarts(name, pod, &container))).await
 }
 
 pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
@@ -180,7 +180,7 @@ pub(super) async fn swap(args: Swap) -> Result<Exit, Failed> {
             "the pod is missing: write pod/NAME or deploy/NAME before the images".to_owned(),
         ));
     }
-    operate("swap", pods, common, |_, _| Ok(images.clone())).await
+    Box::pin(operate("swap", pods, common, |_, _| Ok(images.clone()))).await
 }
 
 /// True for the pods of a workload, false for pods by name. Refuses flags that do not apply.
@@ -285,7 +285,10 @@ async fn operate(
     let live = Live::new();
     let mut is_interrupted = false;
     for job in jobs {
-        // No further pod is restarted after Ctrl-C.
+        if !is_interrupted {
+            warn(&server, &job).await;
+        }
+        // No further pod is restarted after Ctrl-C, also not when it is pressed while a warning waits for the API server.
         is_interrupted = is_interrupted || interrupt.as_mut().is_some_and(was_pressed);
         if is_interrupted {
             views.push(Written::interrupted(&server, &job));
@@ -326,7 +329,17 @@ async fn selected(
     Ok(found.into_iter().map(|pod| (PodName(pod.metadata.name.clone().unwrap_or_default()), pod)).collect())
 }
 
-/// Writes one request, unless that request has already ended on the pod. Prints warnings to standard error.
+/// Prints to standard error why the agent will probably refuse the request, unless it has already ended on the pod.
+async fn warn(server: &PodClient, Job { name, pod, request }: &Job) {
+    if Notes::of(&pod.metadata).end_of(&request.id).is_some() {
+        return;
+    }
+    if let Some(why) = plan::likely_refusal(server, pod, request).await {
+        message(&format!("{name}: the agent will probably refuse this request: {why}"));
+    }
+}
+
+/// Writes one request, unless that request has already ended on the pod.
 async fn take_up(server: &PodClient, job: &Job, dry_run: DryRun) -> (Written, Exit) {
     let Job { name, pod, request } = job;
     let mut view = Written {
@@ -340,9 +353,6 @@ async fn take_up(server: &PodClient, job: &Job, dry_run: DryRun) -> (Written, Ex
         message(&format!("{name}: {}", write::not_run_again(&request.id)));
         view.status = Some(status.clone());
         return (view, status.phase.into());
-    }
-    if let Some(why) = plan::likely_refusal(server, pod, request).await {
-        message(&format!("{name}: the agent will probably refuse this request: {why}"));
     }
     match write::write(server, name, &pod.metadata, request, dry_run).await {
         Ok(()) => {

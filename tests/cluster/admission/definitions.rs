@@ -1,11 +1,9 @@
 //! The leader compares the `CustomResourceDefinition`s of a real API server with those of its release.
 
-use std::net::TcpStream;
-
 use serde_json::{Value, json};
 
 use super::Fixture;
-use crate::support::http_client;
+use crate::agent::get;
 use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
 const NAME: &str = "gamedeployments.tkex.tencent.com";
@@ -77,5 +75,5 @@ fn metrics(fixture: &Fixture) -> Option<String> {
     let log = fixture.log();
     let line = log.lines().rev().find(|line| line.contains("serving /healthz"))?;
     let port: u16 = line.split("address=127.0.0.1:").nth(1)?.trim().parse().ok()?;
-    Some(http_client::get(TcpStream::connect(("127.0.0.1", port)).ok()?, "/metrics")?.1)
+    Some(get(("127.0.0.1", port), "/metrics")?.1)
 }

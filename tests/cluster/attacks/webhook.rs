@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::api_server::ApiServer;
+use crate::api_server::{ApiServer, free_port};
 use crate::cluster::block_on;
 use crate::support::panics;
 use crate::support::parts::Parts;
@@ -90,7 +89,7 @@ impl Fixture {
             make(&forged);
         }
         let folder = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let controller = controller(&server, folder.path(), port, args).await;
         let fixture = Self { server, folder, port, controller };
         let mut shipped: Value = serde_json::from_slice(&shipped).unwrap();

@@ -16,6 +16,7 @@ mod start_first;
 mod tested_pod;
 
 use std::{
+    cell::Cell,
     io::{self, Write as _},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -33,6 +34,9 @@ use tested_pod::{Ask, TestedPod, Way, prepare};
 /// Time limit of a disturbed operation: a kubelet may be in back-off, or has to restart itself.
 const LONG: Duration = Duration::from_secs(300);
 
+/// The deadline of a request, in seconds: operations are held while others are repeated, and until a kubelet has collected twice.
+const DEADLINE: u32 = 1800;
+
 /// How often an operation is repeated that missed its point: the kubelet's timing decides which effects a replacement needs, and
 /// which container a probe ends. Only a point that is missed costs another one.
 const TRIES: usize = 12;
@@ -42,6 +46,8 @@ struct CrashFixture {
     holds: Holds,
     monitor: ContainerMonitor,
     cluster: Lease,
+    /// Maximum number of containers of each pod that were lost so far, see [`Self::kill`].
+    lost: Cell<u32>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -57,6 +63,7 @@ impl CrashFixture {
             holds: Holds::below(&node.dir),
             monitor: ContainerMonitor::of(&node.endpoint),
             cluster,
+            lost: Cell::new(0),
             _alone: alone,
         }
     }
@@ -72,6 +79,12 @@ impl CrashFixture {
     fn launch(&self) -> Agent {
         let env = [("INPLACE_FAULT_HOLD", self.holds.folder())];
         Agent::launch(&self.cluster, &self.cluster.node(), &Setup { env: &env, ..Setup::default() })
+    }
+
+    /// Kills the kubelet or the runtime: a container that the kubelet was about to start is lost.
+    fn kill(&self, what: &str) {
+        self.cluster.kill(what);
+        self.lost.set(self.lost.get() + 1);
     }
 
     /// Creates pods for these ways, ready for the first request.

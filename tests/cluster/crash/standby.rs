@@ -50,16 +50,16 @@ fn again<'a>(fixture: &CrashFixture, mut held: Held<'a>) -> Held<'a> {
             break;
         }
         let pod = held.pod;
-        let Some(point) = held.ends() else { unreachable!("it has missed its point") };
+        let Some(point) = held.ends(fixture) else { unreachable!("it has missed its point") };
         held = hold(fixture, vec![(pod, point)]).remove(0);
     }
     assert!(held.name.is_some(), "never {:?}", held.point);
     held
 }
 
-fn end(held: Vec<Held<'_>>) {
+fn end(fixture: &CrashFixture, held: Vec<Held<'_>>) {
     for held in held {
-        held.ends();
+        held.ends(fixture);
     }
 }
 
@@ -94,18 +94,18 @@ fn a_kubelet_collects_and_starts_again_and_leaves_a_standby_and_its_fence_alone(
     };
     collection(&fixture.cluster, 1);
     unchanged("collected");
-    fixture.cluster.kill("kubelet");
+    fixture.kill("kubelet");
     // Not a wait for a condition: this is the duration of the outage.
     thread::sleep(AWAY);
     fixture.cluster.start("kubelet");
     collection(&fixture.cluster, 2);
     unchanged("another kubelet");
     fixture.holds.release();
-    end(held);
+    end(&fixture, held);
 
     for with_agent in [false, true] {
         let held = bring(&fixture, &pods, REPLACED);
-        fixture.cluster.kill("kubelet");
+        fixture.kill("kubelet");
         if with_agent {
             agent.kill();
             fixture.holds.release();
@@ -115,7 +115,7 @@ fn a_kubelet_collects_and_starts_again_and_leaves_a_standby_and_its_fence_alone(
         }
         thread::sleep(AWAY);
         fixture.cluster.start("kubelet");
-        end(held);
+        end(&fixture, held);
     }
     for client in clients {
         client.was_always_served("another kubelet");

@@ -12,9 +12,9 @@ use serde_json::json;
 
 use crate::{
     agent::{Agent, status},
-    crash::{CrashFixture, LONG, TRIES},
+    crash::{CrashFixture, DEADLINE, LONG, TRIES},
     pod::{Pod, is_ready},
-    request::{adopted, request},
+    request::{adopted_without_lost, request},
     start_first::{Client, SHARED},
     support::wait::eventually,
 };
@@ -75,7 +75,7 @@ fn killed_at_every_point_of_a_start_first_something_always_serves() {
             let held = hold(&fixture, round);
             agent = kill(&fixture, victim, agent);
             for operation in held {
-                let Some(point) = operation.ends() else { continue };
+                let Some(point) = operation.ends(&fixture) else { continue };
                 let times = missed.entry(point.clone()).or_default();
                 *times += 1;
                 assert!(*times < TRIES, "never {point:?}");
@@ -102,13 +102,15 @@ pub(super) struct Held<'a> {
 /// Begins an operation on each pod, and returns when each is at its point or has ended.
 pub(super) fn hold<'a>(fixture: &CrashFixture, round: Vec<(&'a Pod<'a>, Point)>) -> Vec<Held<'a>> {
     let begun = round.into_iter().map(|(pod, point)| {
-        let version = pod.facts().settled().running("app").version.clone();
+        let facts = pod.facts().without_lost(fixture.lost.get()).settled();
+        let version = facts.running("app").version.clone();
         let other = if version == "v1" { "v2" } else { "v1" };
         let tag = if point.swaps { other } else { &version };
         let image = format!("lab/app:{tag}");
         let target = ("app", point.swaps.then_some(image.as_str()));
         fixture.holds.set(&pod.uid, &point.name);
-        let id = pod.request(&request(pod.cluster, &[target], json!({"order": "StartFirst"})));
+        let more = json!({"order": "StartFirst", "deadlineSeconds": DEADLINE});
+        let id = pod.request(&request(pod.cluster, &[target], more));
         Held { pod, point, id, image, name: None }
     });
     let begun: Vec<_> = begun.collect();
@@ -134,7 +136,7 @@ fn kill(fixture: &CrashFixture, victim: Victim, agent: Agent) -> Agent {
             fixture.agent()
         }
         Victim::Containerd => {
-            fixture.cluster.kill("containerd");
+            fixture.kill("containerd");
             fixture.holds.release();
             // Not a wait for a condition: this is the duration of the outage.
             thread::sleep(AWAY);
@@ -146,11 +148,11 @@ fn kill(fixture: &CrashFixture, victim: Victim, agent: Agent) -> Agent {
 
 impl Held<'_> {
     /// Asserts that the operation succeeds. Returns its point if it was missed.
-    pub(super) fn ends(self) -> Option<Point> {
+    pub(super) fn ends(self, fixture: &CrashFixture) -> Option<Point> {
         let Self { pod, point, id, image, name } = self;
         let ended = pod.answer_within(LONG, &id);
         assert_eq!(ended.phase, Phase::Succeeded, "{point:?} {name:?}: {ended:#?}");
-        let instance = adopted(pod, "app", &image);
+        let instance = adopted_without_lost(pod, "app", &image, fixture.lost.get());
         assert_eq!(ended.containers[0].to.as_ref().unwrap().container_id, instance.id, "{point:?}");
         name.is_none().then_some(point)
     }

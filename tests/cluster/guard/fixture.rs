@@ -1,10 +1,7 @@
 //! A cluster with the webhooks of the delete guard, and what a test does and observes there. Decides nothing about the
 //! guard.
 
-use std::{
-    net::TcpListener,
-    process::{Child, Stdio},
-};
+use std::process::{Child, Stdio};
 
 use inplace::controller::admission::{CONFIGURATION, GATE_CONFIGURATION};
 use jiff::{SignedDuration, Timestamp};
@@ -20,39 +17,29 @@ use crate::{
     traffic::now,
 };
 
+/// The port of the webhooks, at the address of the first node: no other process listens there while no controller runs.
+const WEBHOOKS: u16 = 9443;
+
 pub(super) struct Fixture<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) hook_server: HookServer,
-    /// The port of the webhooks.
-    pub(super) port: u16,
 }
 
 impl<'a> Fixture<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self { cluster, hook_server: HookServer::open(), port }
+        Self { cluster, hook_server: HookServer::open() }
     }
 
     pub(super) fn controller(&self, name: &str) -> Agent {
-        let listen = format!("127.0.0.1:{}", self.port);
-        Agent::controller_with(
-            self.cluster,
-            name,
-            &["--webhook-listen", &listen, "--webhook-names", "127.0.0.1"],
-        )
+        controller(self.cluster, name)
     }
 
     /// Installs the shipped configurations with URLs, and two hook templates: one that is polled until it
     /// succeeds, one that is measured once.
     pub(super) fn installed(&self) {
-        install_webhooks(self.cluster, self.port, "base", "validatingwebhookconfiguration", CONFIGURATION);
-        install_webhooks(
-            self.cluster,
-            self.port,
-            "readiness-gate",
-            "mutatingwebhookconfiguration",
-            GATE_CONFIGURATION,
-        );
+        install_webhooks(self.cluster, "base", "validatingwebhookconfiguration", CONFIGURATION);
+        let gate = "readiness-gate";
+        install_webhooks(self.cluster, gate, "mutatingwebhookconfiguration", GATE_CONFIGURATION);
         // Waits until the API server calls the webhook and trusts its certificate.
         self.run("probe", "nothing");
         self.until("the guard is in force", || {
@@ -196,8 +183,16 @@ impl<'a> Fixture<'a> {
     }
 }
 
-/// Installs a shipped webhook configuration, with the URLs of a controller that listens on this port of this machine.
-pub(crate) fn install_webhooks(cluster: &Cluster, port: u16, folder: &str, kind: &str, name: &str) {
+/// Starts a controller that serves webhooks.
+pub(crate) fn controller(cluster: &Cluster, name: &str) -> Agent {
+    let ip = &cluster.node().ip;
+    let listen = format!("{ip}:{WEBHOOKS}");
+    Agent::controller_with(cluster, name, &["--webhook-listen", &listen, "--webhook-names", ip])
+}
+
+/// Installs a shipped webhook configuration, with the URLs of [`controller`].
+pub(crate) fn install_webhooks(cluster: &Cluster, folder: &str, kind: &str, name: &str) {
+    let ip = cluster.node().ip;
     let file = format!("{}/daemonset/{folder}/webhook.yaml", env!("CARGO_MANIFEST_DIR"));
     cluster.kubectl(&["apply", "-f", &file]);
     let configuration: Value =
@@ -206,7 +201,7 @@ pub(crate) fn install_webhooks(cluster: &Cluster, port: u16, folder: &str, kind:
     let by_url = |(at, webhook): (usize, &Value)| {
         let config = format!("/webhooks/{at}/clientConfig");
         let path = webhook["clientConfig"]["service"]["path"].as_str().unwrap();
-        let url = format!("https://127.0.0.1:{port}{path}");
+        let url = format!("https://{ip}:{WEBHOOKS}{path}");
         [
             json!({"op": "remove", "path": format!("{config}/service")}),
             json!({"op": "add", "path": format!("{config}/url"), "value": url}),

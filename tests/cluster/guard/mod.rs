@@ -241,10 +241,11 @@ impl Fixture<'_> {
         self.gone(&old);
         self.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]);
 
-        // `kubectl drain` retries until its timeout.
+        // `kubectl drain` retries until its timeout, and waits until the pod is gone: a kubelet may remove it when it collects.
         let node = self.cluster.node().name;
         let old = self.web().remove(0);
-        let drain = self.background(&["drain", &node, "--pod-selector=app=web", "--timeout=100s"]);
+        let timeout = format!("--timeout={}s", LONG.as_secs());
+        let drain = self.background(&["drain", &node, "--pod-selector=app=web", &timeout]);
         assert_eq!(self.held(), old);
         self.hook_server.say(&old, 1);
         let drained = drain.wait_with_output().unwrap();

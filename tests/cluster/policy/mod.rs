@@ -36,7 +36,8 @@ async fn rbac_gives_the_agent_pods_events_and_nothing_else() {
     let pod = world.pod(OWN, "restart app", None).await;
     let agent = world.agent(OWN).await;
     let pods = Api::<Pod>::namespaced(agent.clone(), NAMESPACE);
-    pods.get(&pod).await.unwrap();
+    // Rights take effect a moment after they are written.
+    eventually_async(WAIT_LIMIT, "the rights of the agent", async || pods.get(&pod).await).await;
     pods.list(&ListParams::default()).await.unwrap();
     note(&pods, &pod, "answer").await.unwrap();
     let event = json!({

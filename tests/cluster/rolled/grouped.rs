@@ -37,12 +37,14 @@ pub(super) fn the_pods_of_a_group_are_updated_before_the_next_group(fixture: &Fi
     let image = fixture.cluster.image("app:v2");
     let patch = json!([{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": image}]);
     fixture.cluster.kubectl(&["patch", "gamedeployment", "grouped", "--type=json", "-p", &patch.to_string()]);
-    let after = eventually("four pods run the new image", || {
+    eventually("four pods run the new image", || {
         let pods = load.pods();
         let done = pods.values().all(|pod| pod["status"]["containerStatuses"][0]["restartCount"] == 1);
-        done.then_some(pods)
+        done.then_some(())
     });
     load.same_but_restarted(&before, 1);
+    // A kubelet may report the restart before the container has started; by now all are Ready.
+    let after = load.pods();
     let mut groups: BTreeMap<u8, Vec<Timestamp>> = BTreeMap::new();
     for (name, pod) in &after {
         let group = match pod["spec"]["nodeName"].as_str().unwrap() {

@@ -89,8 +89,8 @@ pub(super) fn another_controller_goes_on_where_a_killed_one_stopped(case: &Updat
     case.shows(DEPLOYMENT, "6 6 6 6 6");
     let (before, mark) = (identity(&case.pods.now()), case.mark());
     let leads = |index: usize| case.fixture.controllers[index].metric(&["inplace_leader"]) > 0.0;
-    let first = usize::from(leads(1));
-    assert!(leads(first));
+    // A leader that cannot renew its lease for long, as on a busy machine, loses it.
+    let first = eventually("a leader", || (0..2).find(|index| leads(*index)));
     case.set_image(DEPLOYMENT, "app:v2");
     case.wait_pods("the first is updated", |pods| {
         pods.values().any(|pod| annotation(pod, REQUEST).is_some())

@@ -1,6 +1,6 @@
 //! The other update strategies, as published where there is a manifest, and what a pause stops.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
@@ -61,7 +61,8 @@ pub(super) fn a_set_is_replaced_down_to_its_partition(case: &UpdateCase<'_>) {
     let (before, mark) = (identity(&case.pods.now()), case.mark());
     case.set_image(SET, "python:latest");
     case.shows(SET, "5 5 3 2 2");
-    let after = case.pods.now();
+    let is_new = |pod: &&Arc<Pod>| serves(pod) && image(pod) == case.image("python:latest");
+    let after = case.wait_pods("two are new", |pods| pods.values().filter(is_new).count() == 2);
     assert_eq!(identity(&after)[..3], before[..3]);
     for (old, new) in before.iter().zip(after.values()).skip(3) {
         assert_eq!(old[0], name(new));

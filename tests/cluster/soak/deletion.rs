@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Installs the delete guard, with a hook that is polled until it approves.
 pub(super) fn install(run: &Run<'_>) {
     let kind = "validatingwebhookconfiguration";
-    install_webhooks(run.cluster, run.webhook_port, "base", kind, CONFIGURATION);
+    install_webhooks(run.cluster, "base", kind, CONFIGURATION);
     let url = format!("http://{}:{}/{{{{ args.PodName }}}}", run.nodes[0].ip, run.hooks.port);
     let metric = json!({"name": "webtest", "interval": "200ms", "successfulLimit": 1,
         "successCondition": "asInt(result) == 1", "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}});

@@ -177,8 +177,12 @@ fn reboot(run: &Run<'_>, node: usize, time: Duration) {
     });
     thread::sleep(time);
     lab.start("containerd");
+    let observations = || run.watch.history.lock().unwrap().observations.get(&node).copied();
+    let before = observations();
     lab.start("kubelet");
     run.launch_agent(node);
+    // The last observation before the kill shows its pods as settled.
+    run.within(LIMIT, || (observations() > before).then_some(()));
     for pod in (0..PODS).filter(|pod| node_of(*pod) == node) {
         let name = name_of(pod);
         let end = clock() + i64::try_from(LIMIT.as_nanos()).unwrap();

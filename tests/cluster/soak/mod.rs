@@ -26,7 +26,6 @@ mod watch;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    net::TcpListener,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -84,7 +83,6 @@ fn random_operations_under_random_faults_break_no_invariant() {
         watch: Watch::begin(&cluster, &nodes),
         agents: nodes.iter().map(|_| Mutex::new(None)).collect(),
         controller: Mutex::new(None),
-        webhook_port: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
         hooks: HookServer::open(),
         faults: Mutex::default(),
         report: Mutex::new(Report { seed, ..Report::default() }),

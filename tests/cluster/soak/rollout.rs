@@ -178,8 +178,16 @@ fn roll_out(run: &Run<'_>, operation: Op, number: usize) -> Option<(String, Roll
         Op::Abort => [&["swap", &target, &image][..], &abort, &fixed].concat(),
         _ => [&["restart", &target, "-c", "app"][..], &fixed].concat(),
     };
+    let Some(before) = run.within(LIMIT, || rollouts(run)) else {
+        run.stuck(format!("cannot list the rollouts before {operation:?} {number}"));
+        return None;
+    };
     let mut said = String::new();
     let name = run.within(LIMIT, || {
+        // A command that got no answer may have begun one: another one would restart its pods again.
+        if let Some(begun) = rollouts(run)?.into_iter().find(|name| !before.contains(name)) {
+            return Some(begun);
+        }
         let output = run.cluster.inplace(&what).output().unwrap();
         said = String::from_utf8_lossy(&output.stderr).into_owned();
         let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     agent::{Agent, Setup},
     cluster::{Cluster, Node},
+    guard::fixture::controller,
     pod::{container, is_ready},
     request::spec_image,
     support::hook_server::HookServer,
@@ -31,8 +32,6 @@ pub(super) struct Run<'a> {
     pub(super) nodes: Vec<Node>,
     pub(super) agents: Vec<Mutex<Option<Agent>>>,
     pub(super) controller: Mutex<Option<Agent>>,
-    /// The port of the controller's webhooks.
-    pub(super) webhook_port: u16,
     pub(super) watch: Watch,
     pub(super) hooks: HookServer,
     pub(super) faults: Mutex<Vec<FaultSpan>>,
@@ -143,9 +142,7 @@ impl Run<'_> {
     }
 
     pub(super) fn launch_controller(&self) {
-        let listen = format!("127.0.0.1:{}", self.webhook_port);
-        let args = ["--webhook-listen", &listen, "--webhook-names", "127.0.0.1"];
-        *self.controller.lock().unwrap() = Some(Agent::controller_with(self.cluster, "soak", &args));
+        *self.controller.lock().unwrap() = Some(controller(self.cluster, "soak"));
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) struct GuardFixture {
     pub(super) fixture: Fixture,
     pub(super) replicas: [Replica; 2],
     asked: AtomicUsize,
+    late: AtomicUsize,
     pub(super) pod: Value,
 }
 
@@ -35,7 +36,7 @@ impl GuardFixture {
             "status": {"phase": "Running", "podIP": "10.0.0.7"},
         }));
         fixture.api.forget();
-        Self { fixture, replicas, asked: AtomicUsize::new(0), pod }
+        Self { fixture, replicas, asked: AtomicUsize::new(0), late: AtomicUsize::new(0), pod }
     }
 
     pub(super) async fn asked(&self, path: &str, request: &Value) -> Value {
@@ -65,6 +66,7 @@ impl GuardFixture {
             if !message.contains("cannot be determined now") {
                 break;
             }
+            self.late.fetch_add(1, Ordering::Relaxed);
             answer = self.deleted(json!({})).await;
         }
         answer
@@ -146,10 +148,11 @@ async fn fifty_deletions_at_once_are_one_hook_and_all_pass_once_it_has_succeeded
     let owner = &meta["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Pod"), &guard_fixture.pod["metadata"]["uid"]));
     assert!(run["spec"]["args"].as_array().unwrap().contains(&json!({"name": "PodIP", "value": "10.0.0.7"})));
-    assert_eq!(
-        guard_fixture.events("DeleteGuardAsked"),
-        [format!("the deletion by ann is refused until HookRun {name} has succeeded")]
-    );
+    // A review that runs out of time after it has made the HookRun writes no event.
+    let late = guard_fixture.late.load(Ordering::Relaxed);
+    let reported = guard_fixture.events("DeleteGuardAsked");
+    let note = format!("the deletion by ann is refused until HookRun {name} has succeeded");
+    assert!(reported == [note] || reported.is_empty() && late > 0, "{late} were late: {reported:?}");
 
     guard_fixture.ends(&run, "Running");
     assert!(no(&guard_fixture.deleted_in_time().await, 403).contains("is Running"));

@@ -50,6 +50,13 @@ async fn a_status_that_a_crash_left_unwritten_is_written_by_the_next_process() {
     fixture.pod_request("web-0", Some("restart app"));
     fixture.reported("web-0", "text-", "Running").await;
     fixture.api.arrived("PATCH pod shop/web-0", 2).await;
+    // Before that the journal may have no operation yet, and then none has ended in it.
+    fixture
+        .runtime
+        .until("the new instance", |model| {
+            model.running("web-0/app").iter().any(|instance| instance.attempt() == 1)
+        })
+        .await;
     fixture.concluded("web-0").await;
     agent.kill();
     assert_eq!(fixture.attempt("web-0"), 1);

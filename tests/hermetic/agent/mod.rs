@@ -81,10 +81,10 @@ impl Fixture {
 
     /// Reports every new container instance as a kubelet does, for as long as the test lasts.
     fn kubelet(self: &std::sync::Arc<Self>, name: &'static str) {
-        let fixture = std::sync::Arc::clone(self);
+        let (fixture, what) = (std::sync::Arc::clone(self), format!("{name}/app"));
+        // Not in the task: that may begin only when an agent has replaced the instance.
+        let mut shown = self.runtime.only(&what).id;
         tokio::spawn(async move {
-            let what = format!("{name}/app");
-            let mut shown = fixture.runtime.only(&what).id;
             loop {
                 let newest = |model: &super::runtime::Model| {
                     model.running(&what).first().map(|instance| (instance.id.clone(), instance.attempt()))

@@ -214,6 +214,7 @@ async fn a_kubelet_that_starts_the_pod_anew_after_a_reboot_finds_no_name_taken()
     fixture.runtime.on("StartContainer").fault(Fault::Hang);
     fixture.pod_request("web-0", Some("restart app"));
     fixture.runtime.arrived("StartContainer", "app#1").await;
+    fixture.reported("web-0", "text-", "Running").await;
     agent.kill();
     let sandbox = fixture.runtime.model(|model| {
         assert_eq!(model.fences("web-0/app").len(), 1);

@@ -50,6 +50,7 @@ const KNOWN: &[&str] = &[
     "WATCH gamedeployments",
     "LIST inplacerollouts",
     "LIST nodes",
+    "GET node",
     "LIST poddisruptionbudgets",
     "WATCH poddisruptionbudgets",
     "POST subjectaccessreview",

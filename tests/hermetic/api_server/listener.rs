@@ -4,13 +4,16 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use axum::serve::Listener;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::faults::Rules;
 use super::http;
 use super::store::Store;
+
+/// How many connections wait for `accept`.
+const BACKLOG: u32 = 1024;
 
 /// The state that the server and the tests share.
 pub(super) struct Shared {
@@ -40,12 +43,13 @@ pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 async fn serve(shared: &Arc<Shared>) {
+    // It never listens, and keeps the port while the server does not: another test would get it otherwise.
+    let reserved = bound(([127, 0, 0, 1], 0).into());
+    let address = *shared.address.get_or_init(|| reserved.local_addr().unwrap());
     let mut presence = shared.presence.subscribe();
     loop {
         drop(presence.wait_for(|presence| *presence == Presence::Coming).await);
-        let wanted = shared.address.get().copied().unwrap_or_else(|| ([127, 0, 0, 1], 0).into());
-        let listener = TcpListener::bind(wanted).await.unwrap();
-        shared.address.get_or_init(|| listener.local_addr().unwrap());
+        let listener = bound(address).listen(BACKLOG).unwrap();
         shared.move_on(Presence::Coming, Presence::Up);
         let recorded = Recorded { listener, shared: Arc::clone(shared) };
         let server = std::future::IntoFuture::into_future(axum::serve(recorded, http::router(shared)));
@@ -56,6 +60,13 @@ async fn serve(shared: &Arc<Shared>) {
         shared.cut();
         shared.move_on(Presence::Going, Presence::Away);
     }
+}
+
+fn bound(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
 }
 
 /// Keeps a second handle of each connection, to close the connection without the server's participation.

@@ -10,9 +10,17 @@ use serde_json::{Value, json};
 use super::super::api_server::{ApiServer, Fault};
 use super::objects::{request, shop, status};
 use super::{bare, run, text};
+use crate::support::wait::eventually;
 
 fn patches(api: &ApiServer) -> usize {
     api.count("PATCH pod")
+}
+
+/// True while the process has not received the SIGINT that was sent to it.
+fn is_interrupt_pending(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+    u64::from_str_radix(pending.trim(), 16).unwrap() & 0b10 != 0
 }
 
 #[tokio::test]
@@ -41,12 +49,21 @@ async fn a_request_whose_answer_is_lost_is_known_to_be_written_or_can_be_repeate
 
 #[tokio::test]
 async fn no_further_request_is_written_after_ctrl_c() {
+    interrupted_at("PATCH pod", 1).await;
+    // Before the second request is written, its node is read.
+    interrupted_at("GET node", 2).await;
+}
+
+/// Ctrl-C is pressed during the `n`th call, when one request of three is written.
+async fn interrupted_at(call: &'static str, n: usize) {
     let api = shop().await;
     let (started, pid) = mpsc::channel::<i32>();
     let pid = Mutex::new(pid);
-    api.on("PATCH pod").first(move |_| {
+    api.on(call).nth(n).first(move |_| {
         let pid = pid.lock().unwrap().recv().unwrap();
         kill(Pid::from_raw(pid), Signal::SIGINT).unwrap();
+        // The command reads an answer first that arrives before it has received the signal, as on a busy machine.
+        eventually("the signal is received", || (!is_interrupt_pending(pid)).then_some(()));
     });
     let mut command = bare();
     command.args(["restart", "--all", "-c", "app", "--wait", "--kubeconfig"]).arg(api.kubeconfig());

@@ -46,10 +46,10 @@ async fn a_server_that_does_not_exist_has_received_nothing() {
     let address = good[from..].split(['\'', '"', '\n']).next().unwrap().to_owned();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = listener.local_addr().unwrap();
-    let closed = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap()
-    };
+    // It has a port, so that no other test gets that, and does not listen.
+    let reserved = tokio::net::TcpSocket::new_v4().unwrap();
+    reserved.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let closed = reserved.local_addr().unwrap();
     let hanging_up = tokio::spawn(async move {
         loop {
             drop(listener.accept().await.unwrap());

@@ -16,6 +16,7 @@ use tonic::Code;
 
 use super::super::runtime::{Call, Exec, Fault, Model, Pod};
 use super::{Fixture, HOLDER, nobody, pod, pod_ref, request, shared_pod, short};
+use crate::support::wait::eventually;
 
 /// When the process dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +225,10 @@ async fn a_journal_that_cannot_be_written_any_more_leaves_nobody_down() {
     let fresh = fixture.node.journal.path(&fixture.pod.uid);
     let fresh = fresh.with_file_name(format!(".{}.new", fresh.file_name().unwrap().to_str().unwrap()));
     let full = fresh.clone();
-    fixture.fake.after("StopContainer", move |_| std::fs::create_dir(&full).unwrap());
+    // The write before the stop may be late, and still be in progress.
+    fixture.fake.after("StopContainer", move |_| {
+        eventually("the disk is full", || std::fs::create_dir(&full).ok());
+    });
     // The process is asked to end, so it does not wait until the end of the operation can be written.
     let shutdown = fixture.shutdown.clone();
     fixture.fake.after("RemoveContainer", move |_| shutdown.cancel());
@@ -296,6 +300,8 @@ async fn an_agent_without_a_server_resumes_the_newest_pod_of_a_name_whatever_it_
 async fn the_time_in_which_the_runtime_is_away_after_the_stop_does_not_count() {
     let outlast = async |request: Request, outage: u64, image: &str| {
         let fixture = Fixture::open().await;
+        // A pull flushes the disk: where others write much, that takes longer than these deadlines.
+        fixture.fake.model(|m| m.image("img:v2").present = true);
         fixture.fake.restart_after("StopContainer", Duration::from_secs(outage));
         fixture.succeeded(fixture.ask(request).await, image);
     };

@@ -267,9 +267,12 @@ async fn withdrawn_it_asks_nobody_any_more() {
     let status = fixture.patiently(ended).await.unwrap().unwrap();
     assert_eq!((status.phase, status.reason.as_str()), (Phase::Cancelled, "RequestReplaced"), "{status:#?}");
     fixture.untouched();
-    let times = hook_server.count("before");
-    // Another operation takes as long as two measurements would.
+    let at_the_end = hook_server.count("before");
+    // Another operation takes as long as several measurements would.
     fixture.restart().await.unwrap();
+    // The server may have received one only now that was on its way when the request was withdrawn.
+    let times = hook_server.count("before");
+    assert!(times <= at_the_end + 1, "{times} after {at_the_end}");
     tokio::time::sleep(Duration::from_millis(250)).await;
     assert_eq!(hook_server.count("before"), times);
 }

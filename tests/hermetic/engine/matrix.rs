@@ -248,8 +248,9 @@ impl Cell {
     }
 
     async fn hang(self) {
+        // The call takes half of the time, and a restart cannot go back: it has to end in the other half, also on a slow machine.
         // A query may take long before the operation begins, and the cleanup may take long after its end.
-        let request = short(self.job.text(), if self.job.what == What::Restart { 8 } else { 12 });
+        let request = short(self.job.text(), if self.job.what == What::Restart { 20 } else { 12 });
         let limit = Duration::from_secs(u64::from(request.deadline_seconds) + 60);
         let (fixture, ended) = self.run(request, limit).await;
         let reported = self.reported(&fixture, &ended);

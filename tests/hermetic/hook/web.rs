@@ -6,6 +6,7 @@ use inplace::hook::executor::Executor;
 use inplace::hook::place::Place;
 use inplace::hook::settings::Settings;
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 
 use super::server::Server;
 use super::{error, once, once_with, settings};
@@ -105,11 +106,11 @@ async fn what_is_no_answer_is_an_error() {
     }
     let (_, measurement) = once(asks(&server, "/long")).await;
     assert_eq!(measurement.value, "43", "what is behind the announced end does not count");
-    let gone = {
-        let server = Server::start();
-        asks(&server, "/age")
-    };
-    let message = error(gone).await;
+    // It has a port, so that no other test gets that, and does not listen.
+    let silent = TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}/age", silent.local_addr().unwrap());
+    let message = error(json!({"web": {"url": url, "timeoutSeconds": 30}})).await;
     assert!(message.contains("connection refused"), "{message}");
 }
 
