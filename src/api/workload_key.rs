@@ -37,7 +37,8 @@ pub const NODE_COST: &str = "io.tencent.bcs.dev/node-deletion-cost";
 pub const COST_ORDER: &str = "io.tencent.bcs.dev/pod-deletion-cost-sort-method";
 /// Annotation on a `GameDeployment`, `true`: each pod gets its own number from [`INDEX_RANGE`].
 pub const INDEX_ON: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-on";
-/// Annotation on a `GameDeployment`: the range of the numbers, `{"podStartIndex":100,"podEndIndex":110}`.
+/// Annotation on a `GameDeployment`: the range of the numbers, `{"podStartIndex":100,"podEndIndex":110}`. The end is not one
+/// of them, and without `podStartIndex` they begin with 0.
 pub const INDEX_RANGE: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-range";
 /// Annotation on pods: the number of the pod, see [`INDEX_ON`].
 pub const INDEX: &str = "tkex.bkbcs.tencent.com/gamedeployment-index-id";

@@ -141,7 +141,7 @@ async fn components(cluster: &ClusterArgs) -> Result<Vec<Installed>, Failed> {
 }
 
 fn grouped(pods: &[Pod]) -> Vec<Installed> {
-    let mut groups: BTreeMap<(String, String, String), Installed> = BTreeMap::new();
+    let mut groups: BTreeMap<_, Installed> = BTreeMap::new();
     for pod in pods {
         let labels = pod.metadata.labels.as_ref();
         let label = |name: &str| labels.and_then(|labels| labels.get(name)).cloned();
@@ -151,7 +151,8 @@ fn grouped(pods: &[Pod]) -> Vec<Installed> {
         let image = containers.next().and_then(|container| container.image.clone()).unwrap_or_default();
         let version = tag(&image).and_then(parsed).or_else(|| label(VERSION).as_deref().and_then(parsed));
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        let key = (component.clone(), namespace.clone(), image.clone());
+        // A tag that is not a version can name the images of two releases, of which the labels differ.
+        let key = (component.clone(), namespace.clone(), image.clone(), version.clone());
         let skew = skew(version.as_deref());
         let found = Installed { component, namespace, version, image, pods: 0, skew };
         groups.entry(key).or_insert(found).pods += 1;
@@ -246,6 +247,14 @@ mod tests {
             let found = grouped(&[pod("agent", image, label)]).remove(0);
             assert_eq!(found.version.as_deref(), version, "{image} {label:?}");
         }
+    }
+
+    #[test]
+    fn pods_with_the_same_image_and_different_labels_are_apart() {
+        let pods = ["0.1.2", "9.9.9", "0.1.2"].map(|label| pod("agent", "inplace:dev", Some(label)));
+        let found = grouped(&pods);
+        let found: Vec<_> = found.iter().map(|one| (one.version.as_deref(), one.pods)).collect();
+        assert_eq!(found, [(Some("0.1.2"), 2), (Some("9.9.9"), 1)]);
     }
 
     #[test]

@@ -58,18 +58,19 @@ pub fn prepare(
     Ok(spec)
 }
 
-/// Like [`prepare`], for a hook of an operation, which the agent of the node runs. An agent's token cannot change
-/// a pod beyond the agent's own fields, so a hook that sets annotations would fail in the middle of the operation
-/// on an API server that enforces the policy.
+/// Like [`prepare`], for a hook of an operation, which the agent of the node runs: one of a request, also the one after an
+/// update in place of a workload. An agent's token cannot change a pod beyond the agent's own fields, so a hook that sets
+/// annotations would fail in the middle of the operation on an API server that enforces the policy.
 pub fn for_agent(
     template: &HookTemplateSpec,
     given: &[HookArg],
     injected: &Injected,
 ) -> Result<HookRunSpec, Invalid> {
     if let Some(metric) = template.metrics.iter().find(|metric| metric.provider.sets_annotations()) {
-        let problem = "the agent, which runs the hooks of a request, may not set annotations of pods: use `function: \
-                       get`, `web` or `exec` here. Hooks of workloads and of the delete guard may use it: the \
-                       controller runs those";
+        let problem = "the agent, which runs the hooks of a request and those of `postInplaceUpdateStrategy`, may not \
+                       set annotations of pods: use `function: get`, `web` or `exec` here. `patch` works where the \
+                       controller runs the hook: in `preDeleteUpdateStrategy`, `preInplaceUpdateStrategy`, a canary \
+                       step and the delete guard";
         return Err(Check { metric: &metric.name, args: &[] }.wrong("provider.kubernetes.function", problem));
     }
     prepare(template, given, Some(injected))

@@ -458,10 +458,7 @@ impl EffectExecutor {
         let config = if let Some(config) = self.sandbox.take() {
             config
         } else {
-            let lost = || EffectError { class: Class::Gone, message: "the sandbox is gone".to_owned() };
-            let answer = self.client.sandbox(&self.sandbox_id, true).await?.ok_or_else(lost)?;
-            clone::sandbox_config(&answer.info)
-                .map_err(|error| EffectError { class: Class::Final, message: error.to_string() })?
+            read_sandbox(&self.client, &self.sandbox_id).await?
         };
         Ok(self.sandbox.insert(config))
     }
@@ -485,6 +482,14 @@ pub(super) async fn read_source(client: &Client, id: &str) -> Result<Source, Eff
     let answer = client.container(id, true).await?.ok_or_else(gone)?;
     let status = answer.status.ok_or_else(gone)?;
     Source::read(&status, &answer.info)
+        .map_err(|error| EffectError { class: Class::Final, message: error.to_string() })
+}
+
+/// Reads the configuration of a sandbox.
+pub(super) async fn read_sandbox(client: &Client, id: &str) -> Result<v1::PodSandboxConfig, EffectError> {
+    let gone = || EffectError { class: Class::Gone, message: "the sandbox is gone".to_owned() };
+    let answer = client.sandbox(id, true).await?.ok_or_else(gone)?;
+    clone::sandbox_config(&answer.info)
         .map_err(|error| EffectError { class: Class::Final, message: error.to_string() })
 }
 

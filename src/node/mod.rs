@@ -28,7 +28,7 @@ use crate::node::slot::Slot;
 use crate::operation::effect::EffectError;
 use crate::operation::group::GroupMembership;
 use crate::operation::plan::Plan;
-use crate::operation::preflight::{self, Refusal, Situation, Source};
+use crate::operation::preflight::{self, Refusal, Runtime, Situation, Source};
 use crate::operation::snapshot::{Origin, PullPolicy, Snapshot, State};
 use crate::process::clock;
 
@@ -377,9 +377,11 @@ impl Node {
             return Err(Refusal::Ending { pod: Box::new(pod.clone()), why }.into());
         }
         let mut sources = BTreeMap::new();
+        let unusable = self.unusable_sandbox(&snapshot, &runtime).await;
         for name in names {
             if let Some(source) = self.source(&snapshot, name).await? {
-                sources.insert(name.to_owned(), source);
+                let not_cloneable = source.not_cloneable.or_else(|| unusable.clone());
+                sources.insert(name.to_owned(), Source { not_cloneable, ..source });
             }
         }
         let hashes = self.load(pod).await?.hashes;
@@ -392,6 +394,14 @@ impl Node {
         };
         let group = self.group.clone();
         Ok(Situation { snapshot, runtime, sources, hashes, hooks, memory, group, now: clock::now() })
+    }
+
+    /// Why nothing can be created in the sandbox: each creation passes its configuration back to the runtime in full. Asks only
+    /// where something may be created; that it cannot be read now, for another reason, is found out by whoever creates.
+    async fn unusable_sandbox(&self, snapshot: &Snapshot, runtime: &Runtime) -> Option<String> {
+        let sandbox = snapshot.sandbox.as_ref().filter(|sandbox| sandbox.ready && runtime.has_fences())?;
+        let error = execute::read_sandbox(&self.client, &sandbox.id).await.err()?;
+        (error.class == Class::Final).then(|| format!("its sandbox: {}", error.message))
     }
 
     /// Reads the running container `name`, or the last one of that name, as the source of a clone.

@@ -11,7 +11,7 @@
 //! | no replacement, the old instance has ended | create, at a barrier once that is open: `make` |
 //! | created, without a kubelet, the old instance runs | preStop, then stop: `settle` |
 //! | created here | create the fence again if it is gone, then start: `settle` |
-//! | created by a kubelet | wait for its start, at most 10 s, then start it: `settle` |
+//! | created by a kubelet | wait for its start, at most 10 s, then start it, or, where no clone is possible, wait for the next one: `kubelets_start` |
 //! | created here, and another instance runs | continue with that one: `duplicate::give_way` |
 //! | running alone | remove the fence; done: `settle` |
 //! | running beside another instance that runs or is about to | failed; the one created here is stopped: `duplicate::stop_duplicate` |
@@ -310,7 +310,7 @@ pub(super) fn settle<'a>(
                 }
                 return Progress::Next(clear_up(operation, target, instance, now));
             }
-            if !ours && let Some(waiting) = foreign_start(new, now) {
+            if !ours && let Some(waiting) = kubelets_start(target, new, now) {
                 return Progress::Next(Next::Wait(waiting));
             }
             if let Some(waiting) = others_start(operation, target, snapshot, now) {
@@ -460,6 +460,18 @@ pub(super) fn foreign_start(instance: &Container, now: Timestamp) -> Option<Wait
         until: later(now, REQUEUE),
         on: format!("waiting for the kubelet to start {}", instance.name),
     })
+}
+
+/// The same for the new instance of a target. Where this program creates no clone, it does not start the instance either: a
+/// kubelet that has lost it creates another one, and CRI-O removes a container whose start is requested twice.
+fn kubelets_start(target: &Target, instance: &Container, now: Timestamp) -> Option<Waiting> {
+    let is_cloneable = target.change.as_ref().is_some_and(|change| change.cloneable);
+    let may_start = target.engine == Engine::Recreate || is_cloneable;
+    let until_another = || Waiting {
+        until: later(now, COLLECTED),
+        on: format!("waiting for the kubelet to start {}, or to create another one", instance.name),
+    };
+    foreign_start(instance, now).or_else(|| (!may_start).then(until_another))
 }
 
 /// The same for a container under another name than the replacement's. A kubelet that finds no earlier instance

@@ -19,14 +19,15 @@ use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::process::connections::Connections;
 use crate::process::{listen, metrics as process_metrics};
 
-/// Maximum number of concurrent connections: a few probes and scrapes.
+/// Maximum number of concurrent connections: a few probes and scrapes. Any pod of the node, and of the cluster, may connect: at the
+/// limit, an address with many connections loses one to the next, so that it cannot make the probes fail.
 const MAX_CONNECTIONS: usize = 64;
 /// Maximum duration of a connection, from its beginning to the end of its answer.
 const MAX_DURATION: Duration = Duration::from_secs(15);
@@ -59,17 +60,17 @@ pub fn router(ready: Readiness, metrics: Arc<Registry>) -> Router {
 pub async fn serve(address: SocketAddr, router: Router, stop: CancellationToken) -> std::io::Result<()> {
     let mut listener = listen::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /healthz /readyz /metrics");
-    let (open, permits) = (TaskTracker::new(), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+    let (open, connections) =
+        (TaskTracker::new(), Arc::new(Connections::new("/healthz, /readyz and /metrics", MAX_CONNECTIONS)));
     loop {
         tokio::select! {
             // axum's `accept` pauses for a moment when no file descriptor is available.
-            (stream, _) = Listener::accept(&mut listener) => {
-                // Above the limit the connection is closed at once; a probe tries again.
-                let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
+            (stream, from) = Listener::accept(&mut listener) => {
+                let Some(connection) = connections.admit(from.ip()) else { continue };
                 let router = router.clone();
                 open.spawn(async move {
-                    let _permit = permit;
-                    let _ = timeout(MAX_DURATION, answer(stream, router)).await;
+                    let answered = timeout(MAX_DURATION, answer(stream, router));
+                    let _ = connection.close.run_until_cancelled(answered).await;
                 });
             }
             () = stop.cancelled() => break,
@@ -110,13 +111,34 @@ async fn metrics(State(reported): State<Reported>) -> Response {
 mod tests {
     use futures_util::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpSocket;
 
     use super::*;
+
+    /// A connection from this address. The server may not listen yet.
+    async fn from(own: &str, address: SocketAddr) -> TcpStream {
+        loop {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(format!("{own}:0").parse().unwrap()).unwrap();
+            match socket.connect(address).await {
+                Ok(stream) => return stream,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    /// The body of `/healthz`.
+    async fn probe(mut stream: TcpStream) -> String {
+        let mut answer = String::new();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
 
     #[tokio::test]
     async fn whoever_holds_connections_is_let_go_and_others_are_answered() {
         // It keeps the port for the server: another test would get it otherwise.
-        let reserved = tokio::net::TcpSocket::new_v4().unwrap();
+        let reserved = TcpSocket::new_v4().unwrap();
         reserved.set_reuseaddr(true).unwrap();
         reserved.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = reserved.local_addr().unwrap();
@@ -124,27 +146,23 @@ mod tests {
         let stop = CancellationToken::new();
         let serving =
             tokio::spawn(serve(address, router(ready, Arc::new(Registry::default())), stop.clone()));
+        // One address holds all connections, and the next ones are answered all the same.
         let mut held = Vec::new();
-        while held.len() < MAX_CONNECTIONS {
-            if let Ok(stream) = TcpStream::connect(address).await {
-                held.push(stream);
-            } else {
-                tokio::task::yield_now().await;
-            }
+        for _ in 0..MAX_CONNECTIONS {
+            held.push(from("127.0.0.2", address).await);
         }
-        // One more connection is closed at once.
-        let mut more = TcpStream::connect(address).await.unwrap();
-        assert_eq!(more.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        for _ in 0..3 {
+            assert_eq!(probe(from("127.0.0.1", address).await).await, "ok\n");
+        }
+        // Each of them took the place of the oldest one.
+        let mut oldest = held.remove(0);
+        let closed = timeout(MAX_DURATION / 3, oldest.read(&mut [0; 1])).await;
+        assert_eq!(closed.unwrap().unwrap_or(0), 0);
         // Idle connections are closed after a while.
         tokio::time::pause();
-        let mut first = held.swap_remove(0);
-        assert_eq!(first.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        let mut last = held.pop().unwrap();
+        assert_eq!(last.read(&mut [0; 1]).await.unwrap_or(0), 0);
         tokio::time::resume();
-        let mut answer = String::new();
-        let mut asking = TcpStream::connect(address).await.unwrap();
-        asking.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-        asking.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"), "{answer}");
         stop.cancel();
         serving.await.unwrap().unwrap();
     }

@@ -2,11 +2,14 @@
 //!
 //! Contains nothing about pods, and imports no other module of this crate.
 
+#[cfg(target_os = "linux")]
 pub mod admin;
 pub mod backoff;
 pub mod cause;
 pub mod clock;
 pub mod color;
+#[cfg(target_os = "linux")]
+pub(crate) mod connections;
 pub mod disk;
 pub mod fault;
 pub mod file;

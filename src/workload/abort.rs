@@ -57,6 +57,12 @@ pub fn begins(
         && (failed_pods || late)
 }
 
+/// True when an abort begins by itself if the update to `revision` makes no progress until its deadline.
+pub fn awaits_deadline(spec: &WorkloadSpec, before: &Report, revision: &str) -> bool {
+    let has_stable = !before.stable_revision.is_empty() && before.stable_revision != revision;
+    spec.update.on_failure == UpdateFailurePolicy::Abort && spec.progress_deadline.is_some() && has_stable
+}
+
 /// The report that records the abort, and its event. Nothing else is done before it is written: the failed pods, which
 /// are the reason, may be the first to go back.
 pub fn begin(

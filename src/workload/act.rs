@@ -35,6 +35,7 @@ use crate::workload::view::{PodView, left_environments, was_touched};
 mod claims;
 mod gate;
 mod resize;
+mod runs;
 
 use gate::has_closed_gate;
 
@@ -58,7 +59,7 @@ pub struct Acts {
     pub budgets: BTreeSet<String>,
     /// When the next entry at a `PodDisruptionBudget` is to be renewed, or a budget is to be read again.
     pub requeue_at: Option<Timestamp>,
-    /// Why a `HookRun` cannot be created or a pod cannot get its claim, if so, and for which purpose.
+    /// Why a hook cannot be run or a pod cannot get its claim, if so, and for which purpose.
     pub problem: Option<(Purpose, String)>,
     /// The hooks that did not succeed and that pods wait for.
     pub failed_hooks: Vec<FailedHook>,
@@ -75,7 +76,7 @@ pub fn act<'a>(input: &ReconcileInput<'a>, scaling: &Scaling<'a>, picks: &Picks<
         waits: &picks.waits,
         disruptions: input.disruptions(),
         load: input.node_load(),
-        keys: BTreeSet::new(),
+        keys: BTreeMap::new(),
         owned: BTreeSet::new(),
         acts: Acts { budgets: picks.budgets.clone(), ..Acts::default() },
     };
@@ -115,8 +116,8 @@ struct Planner<'s, 'a> {
     disruptions: DisruptionAllowance,
     /// The requests in progress by node.
     load: NodeLoad<'a>,
-    /// Pod uid and key of the open tasks: their `HookRun`s are kept.
-    keys: BTreeSet<(String, String)>,
+    /// Pod uid and key of the open tasks, and the kind of the hook of each: their `HookRun`s are kept.
+    keys: BTreeMap<(String, String), Option<HookType>>,
     /// Names of pods whose claims have the owners for a scale-in, or get them now.
     owned: BTreeSet<String>,
     acts: Acts,
@@ -133,7 +134,7 @@ impl<'a> Planner<'_, 'a> {
             (TaskState::Ended(end), Some(task), _) => self.end(view, task, end),
             (_, Some(task), wanted) if task.stage == Stage::Resizing => self.resize(view, task, wanted),
             (TaskState::Busy { touched }, Some(task), wanted) => {
-                self.keys.insert((view.pod.uid.clone(), task.key()));
+                self.keep_run(view.pod, task);
                 let right = task.target == self.input.update_name() || task.target == view.pod.label;
                 let still_wanted = right && wanted.is_none_or(|wanted| wanted.purpose != Purpose::ScaleIn);
                 if !touched && task.stage == Stage::Ordered && !still_wanted {
@@ -215,9 +216,11 @@ impl<'a> Planner<'_, 'a> {
     /// Advances a task as far as its gate and the budget allow.
     fn proceed(&mut self, view: &PodView<'a>, task: &PodTask, fresh: bool) {
         let input = self.input;
-        self.keys.insert((view.pod.uid.clone(), task.key()));
+        self.keep_run(view.pod, task);
         let hook = hooks::of(input.spec, task.purpose);
-        let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod), input.templates);
+        let gate = hooks::gate(view.pod, task, hook, input.runs_of(view.pod));
+        let run = (gate == Gate::Ask).then(|| self.run_to_create(view, task)).flatten();
+        let problem = if gate == Gate::Wait { None } else { self.hook_problem(view, task, run.as_ref()) };
         let node_has_capacity = task.deletes() || input.node_has_capacity(&self.load, view);
         let is_early = input.template(&task.target).is_some_and(|target| is_early(input, view, target));
         // A request of another client, or a group restart, is not replaced by one of the controller.
@@ -227,6 +230,7 @@ impl<'a> Planner<'_, 'a> {
         let waits = self.waits.contains(view.pod.name.as_str()) || is_early || is_taken;
         let allowed = leaves || node_has_capacity && !waits && self.spare.allows(view.available);
         if gate == Gate::Open
+            && problem.is_none()
             && allowed
             && let Some(claimed) = self.claimed(view, task)
         {
@@ -249,21 +253,10 @@ impl<'a> Planner<'_, 'a> {
             }
             self.patch(view, task, patch, Why::Chosen);
         }
-        match gate {
-            Gate::Open | Gate::Wait => self.report_waiting(view, task),
-            Gate::Refused(problem) => self.acts.problem = Some((task.purpose, problem)),
-            Gate::Ask => {
-                let modified: Vec<_> =
-                    self.targets(view, task).into_iter().map(|target| target.name).collect();
-                if let Some(run) = hooks::run(input.spec, view.pod, task, &modified) {
-                    let begun = Some(whole_seconds(input.now));
-                    let phase = "Pending".to_owned();
-                    let reported =
-                        HookCondition { pod_name: view.pod.name.clone(), start_time: begun, phase };
-                    self.report(run.kind, reported);
-                    self.acts.actions.push(Action::CreateRun(run));
-                }
-            }
+        match (run, problem) {
+            (_, Some(problem)) => self.acts.problem = Some((task.purpose, problem)),
+            (Some(run), None) => self.create_run(view, run),
+            (None, None) => self.report_waiting(view, task),
         }
     }
 
@@ -298,24 +291,6 @@ impl<'a> Planner<'_, 'a> {
     fn at(&mut self, time: Timestamp) {
         let again = &mut self.acts.requeue_at;
         *again = Some(again.map_or(time, |earlier| earlier.min(time)));
-    }
-
-    fn report_waiting(&mut self, view: &PodView<'_>, task: &PodTask) {
-        let run = self.input.run_of(view, task);
-        if let Some(run) = run.filter(|run| run.stays_failed()) {
-            self.acts.failed_hooks.push(FailedHook::of(view, task.purpose, run));
-        }
-        if let Some((run, reported)) = run.and_then(|run| Some((run, hooks::condition(view.pod, run)?))) {
-            self.report(run.kind, reported);
-        }
-    }
-
-    fn report(&mut self, kind: HookType, reported: HookCondition) {
-        match kind {
-            HookType::PreDelete => self.acts.pre_delete.push(reported),
-            HookType::PreInplace => self.acts.pre_inplace.push(reported),
-            HookType::Canary => {}
-        }
     }
 
     /// Carries out the purpose of a task whose gate is open.
@@ -508,7 +483,9 @@ impl<'a> Planner<'_, 'a> {
             if let Some(pod) = self.input.by_name.get(name).copied() {
                 if !self.may_lose_claims(pod, self.takes_claims(pod, scaling)) {
                     // The run of its hook is kept: it decides about the claims again.
-                    self.keys.extend(pod.task.iter().map(|task| (pod.uid.clone(), task.key())));
+                    if let Some(task) = &pod.task {
+                        self.keep_run(pod, task);
+                    }
                     continue;
                 }
                 self.acts.actions.push(Action::DeletePod { pod: VersionedRef::of(pod), why });
@@ -533,23 +510,6 @@ impl<'a> Planner<'_, 'a> {
             let body = new_pod::pod(spec, new_pod, template);
             created += 1;
             self.acts.actions.push(Action::CreatePod { name: new_pod.name.clone(), body });
-        }
-    }
-
-    /// Deletes the runs of tasks that are over, and failed runs where the user asked for a retry, so that they are
-    /// created again.
-    fn delete_runs(&mut self) {
-        let (hooks, retry) = (&self.input.spec.hooks, self.input.spec.update.retry);
-        for run in self.input.runs.values().flatten().filter(|run| !run.deleting) {
-            let again = match run.kind {
-                HookType::PreDelete => retry || hooks.retry_pre_delete,
-                HookType::PreInplace => retry || hooks.retry_pre_inplace,
-                HookType::Canary => continue,
-            };
-            let over = !self.keys.contains(&(run.pod_uid.clone(), run.key.clone()));
-            if over || (again && run.has_failed()) {
-                self.acts.actions.push(Action::DeleteRun(run.name.clone()));
-            }
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::podtask::time::whole_seconds;
 use crate::podtask::write::Event;
 use crate::workload::action::Action;
 use crate::workload::failed_hook;
-use crate::workload::hooks::{self, HookTemplates, HookType, Run, TemplateState};
+use crate::workload::hooks::{self, HookTemplates, HookType, Run};
 use crate::workload::name;
 use crate::workload::report::Steps;
 
@@ -45,14 +45,16 @@ pub struct CanaryInput<'a> {
     pub has_served: bool,
     /// True when every pod that this partition allows to be at that revision is at it and available.
     pub reached: &'a dyn Fn(Held) -> bool,
+    /// True when all pods are at that revision and available, and there is one.
+    pub is_rolled_out: &'a dyn Fn() -> bool,
     /// `spec.updateStrategy.paused` at present.
     pub paused: bool,
     /// The step that the user resumes, as [`approval`] writes it.
     pub resume: Option<&'a str>,
     /// The workload's `HookRun`s.
     pub runs: &'a [Run],
-    /// State of the `HookTemplate`s.
-    pub templates: &'a HookTemplates,
+    /// The `HookTemplate`s of the workload's namespace.
+    pub templates: &'a dyn HookTemplates,
     /// The time of the reconcile.
     pub now: Timestamp,
 }
@@ -134,7 +136,7 @@ pub fn decide(input: &CanaryInput<'_>, before: &Steps) -> Step {
     } else if let Some(step) = steps.get(index) {
         now.pass(step);
     }
-    if index >= steps.len() && input.all_updated && (input.reached)(Held::Part(Amount::Count(0))) {
+    if index >= steps.len() && (input.is_rolled_out)() {
         input.update.clone_into(&mut now.next.steps.canary.revision);
     }
     // An approval is removed when it names nothing that waits. The one that ends a wait stays until the status no longer
@@ -224,19 +226,10 @@ impl Now<'_> {
             // The user who continued in spite of a failure may have deleted the run.
             None if self.is_paused_by(PauseReason::PausedByStepBasedHook) => self.pause_after(&spec.name),
             None => {
-                let template = &hook.template_name;
-                match self.input.templates.get(template) {
-                    Some(TemplateState::Valid) => self.next.actions.push(Action::CreateRun(spec)),
-                    Some(TemplateState::Invalid(problem)) => {
-                        self.next.problem =
-                            Some(format!("HookTemplate {template} cannot be used: {problem}"));
-                    }
-                    None => {
-                        self.next.problem = Some(format!(
-                            "HookTemplate {template} does not exist: create it, step {} waits for it",
-                            self.index
-                        ));
-                    }
+                let state = self.input.templates.for_run(&spec.template, &spec.args);
+                self.next.problem = state.problem(&spec.template, &format!("step {}", self.index));
+                if self.next.problem.is_none() {
+                    self.next.actions.push(Action::CreateRun(spec));
                 }
                 Part::Waits
             }

@@ -33,6 +33,7 @@ pub fn deployment(old: Option<&GameDeployment>, new: &GameDeployment, resizes: b
     problems.canary(update.canary.as_ref());
     problems.priority(&update.priority);
     let desired = WorkloadSpec::of_deployment(new);
+    problems.found.extend(desired.index_problem());
     problems.found.extend(desired.budget_problem());
     problems.found.extend(desired.deadline_problem());
     let before = old.map(WorkloadSpec::of_deployment);

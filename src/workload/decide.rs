@@ -154,6 +154,7 @@ fn asks_retry(spec: &WorkloadSpec) -> bool {
 fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Report) -> Step {
     let spec = input.spec;
     let reached = |held: Held| reached(input, held);
+    let is_rolled_out = || is_rolled_out(input);
     let Some(canary) = spec.update.canary.as_ref().filter(|canary| !canary.steps.is_empty()) else {
         return Step {
             held: Held::Part(spec.update.partition),
@@ -171,6 +172,7 @@ fn steps(input: &ReconcileInput<'_>, objects: &CachedObjects<'_>, before: &Repor
         all_updated: input.all_updated(),
         has_served: has_served(input, before),
         reached: &reached,
+        is_rolled_out: &is_rolled_out,
         paused: spec.update.paused,
         resume: spec.update.resume_step.as_deref(),
         runs: objects.runs,
@@ -192,11 +194,21 @@ fn has_served(input: &ReconcileInput<'_>, before: &Report) -> bool {
 /// revision would have steps once there are steps again.
 fn without_steps(input: &ReconcileInput<'_>, before: &Report) -> CanaryStatus {
     let mut revision = before.steps.canary.revision.clone();
-    let is_complete = || input.all_updated() && reached(input, Held::Part(Amount::Count(0)));
-    if !revision.is_empty() && is_complete() {
+    if !revision.is_empty() && is_rolled_out(input) {
         input.update_name().clone_into(&mut revision);
     }
     CanaryStatus { revision, ..CanaryStatus::default() }
+}
+
+/// True when all pods are updated and available, and there is one.
+fn is_rolled_out(input: &ReconcileInput<'_>) -> bool {
+    input.all_updated() && reached(input, Held::Part(Amount::Count(0))) && any_serves(input)
+}
+
+/// True when a pod at the newest revision is available. Without pods an update is complete, and nothing shows that its
+/// revision serves.
+fn any_serves(input: &ReconcileInput<'_>) -> bool {
+    input.staying().any(|view| view.available && view.is_at(input.update_name()))
 }
 
 /// True when no further pod has to be updated under this partition, and the updated ones are available.
@@ -307,7 +319,8 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
         None => report.set_condition(SCALE_FAILED, false, "NoFailure", "", now),
     }
     let no_hook = problem(false).or_else(|| step.problem.clone());
-    let mut update_failure = status::update_failure(input, survey, scaling, acts, step, no_hook);
+    let goes_on = || reached(input, step.held) || abort::awaits_deadline(spec, before, input.update_name());
+    let mut update_failure = status::update_failure(input, survey, scaling, acts, step, no_hook, &goes_on);
     if aborts {
         let back = input.all_updated() && reached(input, step.held);
         update_failure = Some(abort::failure(before, input.update_name(), update_failure.as_ref(), back));
@@ -331,7 +344,7 @@ fn report(input: &ReconcileInput<'_>, before: &Report, decided: &Decided<'_, '_>
     let (going, reason) = if late { (false, EXCEEDED) } else { (going, reason) };
     report.set_condition(PROGRESSING, going, reason, message.clone(), now);
     report.set_last_progress(Some(deadline.last_progress));
-    if reason == "Complete" {
+    if reason == "Complete" && any_serves(input) {
         revision.clone_into(&mut report.stable_revision);
     } else if report.stable_revision.is_empty() && current != revision && serves(input, current) {
         // The revision before the first update that this release observes.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::pod_template::PodTemplate;
+use crate::api::request::HookArg;
 use crate::api::status::{Phase, Status, Step};
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::pod::{Pod, PodPhase};
@@ -177,13 +178,26 @@ pub(crate) fn answer(id: &str, phase: Phase, step: Option<Step>) -> Status {
     }
 }
 
+/// State of the `HookTemplate`s by name, whatever their arguments are.
+pub(crate) type KnownTemplates = BTreeMap<String, TemplateState>;
+
+impl HookTemplates for KnownTemplates {
+    fn for_run(&self, template: &str, _: &[HookArg]) -> TemplateState {
+        self.get(template).cloned().unwrap_or(TemplateState::Missing)
+    }
+
+    fn for_agent(&self, template: &str, _: &[HookArg], _: &Pod) -> TemplateState {
+        self.get(template).cloned().unwrap_or(TemplateState::Missing)
+    }
+}
+
 /// The input of a decision, which a test can modify.
 #[derive(Clone, Debug)]
 pub(crate) struct Sight {
     pub(crate) pods: Vec<Pod>,
     pub(crate) revisions: Vec<Revision>,
     pub(crate) runs: Vec<Run>,
-    pub(crate) templates: HookTemplates,
+    pub(crate) templates: KnownTemplates,
     pub(crate) nodes: Nodes,
     pub(crate) claims: Claims,
     pub(crate) classes: StorageClasses,

@@ -4,6 +4,7 @@
 //! A run belongs to one task of one pod: its approval is not valid for another target, and not valid twice.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -51,20 +52,43 @@ pub struct Run {
     pub deleting: bool,
 }
 
-/// Whether a `HookTemplate` can be used.
+/// Whether a `HookTemplate` can be used for a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateState {
     /// The template can be used.
     Valid,
     /// The template cannot be used; the sentence says why.
     Invalid(String),
+    /// The template does not exist.
+    Missing,
 }
 
-/// State of the `HookTemplate`s by name.
-pub type HookTemplates = BTreeMap<String, TemplateState>;
+impl TemplateState {
+    /// Why the template `name` cannot be used for `user`, if so.
+    pub fn problem(&self, name: &str, user: &str) -> Option<String> {
+        match self {
+            Self::Valid => None,
+            Self::Invalid(problem) => {
+                Some(format!("HookTemplate {name} cannot be used for {user}: {problem}"))
+            }
+            Self::Missing => {
+                Some(format!("HookTemplate {name} does not exist: create it, {user} waits for it"))
+            }
+        }
+    }
+}
+
+/// The `HookTemplate`s of the workload's namespace. Each is checked by the rules of whoever runs the hook.
+pub trait HookTemplates: fmt::Debug {
+    /// Whether a `HookRun` of this template can be created with these arguments.
+    fn for_run(&self, template: &str, args: &[HookArg]) -> TemplateState;
+
+    /// Whether the agent of `pod` can run this template with these arguments, as a hook of a request.
+    fn for_agent(&self, template: &str, args: &[HookArg], pod: &Pod) -> TemplateState;
+}
 
 /// Whether a task may continue.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// The task may continue.
     Open,
@@ -72,8 +96,6 @@ pub enum Gate {
     Ask,
     /// The run has not succeeded, or an earlier run of the same name still exists.
     Wait,
-    /// The run cannot be created; the sentence says why.
-    Refused(String),
 }
 
 impl HookType {
@@ -148,33 +170,14 @@ pub fn of(spec: &WorkloadSpec, purpose: Purpose) -> Option<(HookType, &WorkloadH
 }
 
 /// Whether `task` may continue. A pod that does not run has nothing to prepare, so its gate is open.
-pub fn gate(
-    pod: &Pod,
-    task: &PodTask,
-    hook: Option<(HookType, &WorkloadHook)>,
-    runs: &[&Run],
-    templates: &HookTemplates,
-) -> Gate {
+pub fn gate(pod: &Pod, task: &PodTask, hook: Option<(HookType, &WorkloadHook)>, runs: &[&Run]) -> Gate {
     let Some((kind, hook)) = hook.filter(|_| pod.phase == PodPhase::Running) else { return Gate::Open };
     let key = task.key();
     if let Some(run) = runs.iter().find(|run| run.kind == kind && run.key == key && !run.deleting) {
         return if run.has_passed() { Gate::Open } else { Gate::Wait };
     }
     let name = run_name(kind, pod, hook);
-    if runs.iter().any(|run| run.name == name) {
-        return Gate::Wait;
-    }
-    let template = &hook.template_name;
-    match templates.get(template) {
-        Some(TemplateState::Valid) => Gate::Ask,
-        Some(TemplateState::Invalid(problem)) => {
-            Gate::Refused(format!("HookTemplate {template} cannot be used for pod {}: {problem}", pod.name))
-        }
-        None => Gate::Refused(format!(
-            "HookTemplate {template} does not exist: create it, pod {} waits for it",
-            pod.name
-        )),
-    }
+    if runs.iter().any(|run| run.name == name) { Gate::Wait } else { Gate::Ask }
 }
 
 /// The run that `task` needs. `modified` are the containers that get another image.

@@ -30,7 +30,7 @@ pub struct CachedObjects<'a> {
     /// The `HookRun`s of the workload.
     pub runs: &'a [Run],
     /// The `HookTemplate`s of the workload's namespace.
-    pub templates: &'a HookTemplates,
+    pub templates: &'a dyn HookTemplates,
     /// The nodes of the cluster.
     pub nodes: &'a Nodes,
     /// The volume claims of the workload's namespace.
@@ -69,8 +69,8 @@ pub struct ReconcileInput<'a> {
     whole: Templates<'a>,
     /// `HookRun`s by the uid of the pod that they belong to.
     pub runs: BTreeMap<&'a str, Vec<&'a Run>>,
-    /// State of the `HookTemplate`s.
-    pub templates: &'a HookTemplates,
+    /// The `HookTemplate`s of the workload's namespace.
+    pub templates: &'a dyn HookTemplates,
     /// The nodes of the cluster.
     pub nodes: &'a Nodes,
     /// The volume claims that exist.
@@ -199,10 +199,11 @@ impl<'a> ReconcileInput<'a> {
         self.whole.get(revision).copied()
     }
 
-    /// The run of the hook of `task`, if there is one.
+    /// The run of the hook of `task`, if there is one. A hook of another kind that the task had before may have left a run.
     pub fn run_of(&self, view: &PodView<'_>, task: &PodTask) -> Option<&'a Run> {
+        let (kind, _) = hooks::of(self.spec, task.purpose)?;
         let key = task.key();
-        self.runs_of(view.pod).iter().copied().find(|run| run.key == key)
+        self.runs_of(view.pod).iter().copied().find(|run| run.kind == kind && run.key == key)
     }
 
     /// True when the hook of the pod's task has failed, and is not run again before a person acts.
@@ -214,6 +215,6 @@ impl<'a> ReconcileInput<'a> {
     pub fn has_passed(&self, view: &PodView<'_>) -> bool {
         let Some(task) = &view.pod.task else { return false };
         let hook = hooks::of(self.spec, task.purpose);
-        hooks::gate(view.pod, task, hook, self.runs_of(view.pod), self.templates) == hooks::Gate::Open
+        hooks::gate(view.pod, task, hook, self.runs_of(view.pod)) == hooks::Gate::Open
     }
 }

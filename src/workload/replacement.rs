@@ -4,6 +4,8 @@
 //! `maxUnavailable`, whether the deleted pods were available or not. A new pod that never becomes available keeps its
 //! place until the template changes.
 //!
+//! While no pod can be created, because the index range is invalid, none is deleted: it would not be replaced.
+//!
 //! An ordered set creates no pod above one that is not available. So an update deletes no pod there: it would not come
 //! back. It begins with the lowest pod that is not available.
 
@@ -48,9 +50,11 @@ impl Replacement {
         let waits_for_gone = input.spec.stateful().is_some() || out_of_numbers;
         let is_gone_soon =
             waits_for_gone && (!scaling.clear.is_empty() || input.pods.iter().any(|pod| goes(pod)));
+        let left = limit.saturating_sub(missing.max(created) + coming + busy);
+        let is_numbered = input.spec.deployment().is_none_or(|own| own.indices.is_ok());
         Self {
-            left: limit.saturating_sub(missing.max(created) + coming + busy),
-            stuck: missing > 0 && created + coming == 0 && !is_gone_soon,
+            left: if is_numbered { left } else { 0 },
+            stuck: is_numbered && missing > 0 && created + coming == 0 && !is_gone_soon,
             out_of_numbers,
             lowest: stateful::lowest_unavailable(input),
         }

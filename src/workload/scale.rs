@@ -6,7 +6,7 @@
 //!
 //! Pods beyond `replicas` (`maxSurge`) are labelled as surge pods when they are created. An update in place keeps all
 //! other pods: surge pods are removed first when the update is over, except one that replaces a pod that is gone in
-//! the meantime.
+//! the meantime. The same applies if the update type becomes `OnDelete` before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -72,7 +72,7 @@ pub fn decide<'a>(input: &ReconcileInput<'a>, own: &Deployment, survey: &Survey<
     let fewest = if survey.moving() { most } else { input.spec.replicas };
     let leave = leaving(input, own, survey, most);
     let missing = fewest.saturating_sub(input.views.len()).min(free_places(input));
-    let mut scaling = Scaling { leave, ..Scaling::default() };
+    let mut scaling = Scaling { leave, problem: input.spec.index_problem(), ..Scaling::default() };
     create_pods(input, own, survey, missing.min(MOST_LISTED), &mut scaling);
     // With so many pods missing, no surge pod takes the place of one.
     if missing <= MOST_LISTED {
@@ -115,8 +115,10 @@ fn leaving<'a>(
         return leave;
     }
     let stays = |view: &&PodView<'_>| !named(view) && !going.contains(view.pod.name.as_str());
-    // Surge pods are removed before all other pods, whatever was chosen: the other pods keep their warm state.
-    let is_surge = |view: &&PodView<'_>| view.pod.surge && input.spec.is_in_place();
+    // Surge pods are removed before all other pods, whatever was chosen: the other pods keep their warm state, and with
+    // `OnDelete` only a user replaces them. `RollingUpdate` replaces the other pods.
+    let replaces = input.spec.update.way == UpdateType::RollingUpdate;
+    let is_surge = |view: &&PodView<'_>| view.pod.surge && !replaces;
     let (surge_pods, own_pods): (Vec<_>, Vec<_>) = input.views.iter().filter(stays).partition(is_surge);
     let (surge_chosen, surge_rest): (Vec<_>, Vec<_>) =
         surge_pods.into_iter().partition(|view| view.waits_for(Purpose::ScaleIn));
@@ -180,6 +182,8 @@ fn create_pods<'a>(
     missing: usize,
     scaling: &mut Scaling<'a>,
 ) {
+    // Otherwise the problem says why no pod can be created.
+    let Ok(numbers) = &own.indices else { return };
     let stay = |view: &&PodView<'_>| {
         !view.is_at(input.update_name()) && !scaling.leave.contains(view.pod.name.as_str())
     };
@@ -187,16 +191,15 @@ fn create_pods<'a>(
     // The number of a pod that has ended can be given again: nobody deletes that pod before its node is gone.
     let present = input.pods.iter().filter(|pod| !pod.has_ended());
     let used: BTreeSet<u32> = present.filter_map(|pod| pod.index).collect();
-    let mut indices = own.indices.map(|(first, last)| (first..=last).filter(|index| !used.contains(index)));
+    let mut indices = numbers.clone().map(|numbers| numbers.filter(|index| !used.contains(index)));
     let (mut made, mut tried) = (BTreeSet::new(), BTreeMap::new());
     let places = input.spec.replicas.saturating_sub(regular(input, &scaling.leave));
     for number in 0..missing {
         let index = match indices.as_mut().map(Iterator::next) {
             Some(None) => {
-                scaling.problem = Some(
-                    "every number of the pods' index range is in use: extend the range, or scale in"
-                        .to_owned(),
-                );
+                let problem =
+                    "every number of the pods' index range is in use: extend the range, or scale in";
+                scaling.problem.get_or_insert_with(|| problem.to_owned());
                 return;
             }
             index => index.flatten(),

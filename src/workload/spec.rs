@@ -2,10 +2,12 @@
 //! nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::Deserialize;
 
 use crate::api::game_deployment::{
     GameDeployment, GameDeploymentSpec, ScaleStrategy, UpdateStrategy, UpdateType,
@@ -70,14 +72,14 @@ pub enum Kind {
 }
 
 /// Fields that only a `GameDeployment` has.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Deployment {
     /// Names of pods to delete before all others.
     pub pods_to_delete: BTreeSet<String>,
     /// True when pods of high deletion cost are deleted first.
     pub costly_first: bool,
-    /// First and last number of the pods, if they are numbered.
-    pub indices: Option<(u32, u32)>,
+    /// The numbers for the pods, if they are numbered; or why they cannot be, with the field.
+    pub indices: Result<Option<Range<u32>>, String>,
 }
 
 /// Fields that only a `GameStatefulSet` has.
@@ -197,6 +199,14 @@ impl WorkloadSpec {
         }
     }
 
+    /// The fields of a `GameDeployment`, if it is one.
+    pub fn deployment(&self) -> Option<&Deployment> {
+        match &self.kind {
+            Kind::Deployment(own) => Some(own),
+            Kind::StatefulSet(_) => None,
+        }
+    }
+
     /// The kind as the API names it.
     pub fn kind_name(&self) -> &'static str {
         match self.kind {
@@ -232,6 +242,19 @@ impl WorkloadSpec {
             "it is 0, and HotPatchUpdate does not use maxSurge, so no pod can be updated: set it to 1 or more"
         };
         Some(format!("spec.updateStrategy.{fields}maxUnavailable: {why}"))
+    }
+
+    /// Why the pods cannot be numbered, with the field, if so: no range has a number for each of them. Surge pods do not
+    /// count, as in bk-bcs.
+    pub fn index_problem(&self) -> Option<String> {
+        match &self.deployment()?.indices {
+            Err(problem) => Some(problem.clone()),
+            // Without figures, so that admission recognizes a problem that was stored before.
+            Ok(Some(numbers)) if numbers.len() < self.replicas => {
+                Some(index_range("has fewer numbers than spec.replicas: extend it, or scale in"))
+            }
+            Ok(_) => None,
+        }
     }
 
     /// Why the progress deadline would stop an update in which nothing is wrong, if so: between two steps of a pod may be
@@ -304,6 +327,20 @@ impl Hooks {
     }
 }
 
+/// The range of numbers for pods in its annotation. The end is not one of them.
+#[derive(Deserialize)]
+struct IndexRange {
+    #[serde(rename = "podStartIndex", default)]
+    start: u32,
+    #[serde(rename = "podEndIndex", default)]
+    end: u32,
+}
+
+/// A problem of the annotation.
+fn index_range(what: &str) -> String {
+    format!("metadata.annotations[{}]: {what}", workload_key::INDEX_RANGE)
+}
+
 /// An object's metadata, with annotations that can be queried.
 struct About<'a> {
     metadata: &'a ObjectMeta,
@@ -323,13 +360,24 @@ impl<'a> About<'a> {
         self.annotations.get(key) == Some(&value)
     }
 
-    /// The range of numbers for pods: `{"podStartIndex":100,"podEndIndex":110}`; both ends are included.
-    fn indices(&self) -> Option<(u32, u32)> {
-        let range = self.annotations.get(workload_key::INDEX_RANGE);
-        let range: serde_json::Value = serde_json::from_str(range?).ok()?;
-        let end = |field: &str| range.get(field)?.as_u64().and_then(|end| u32::try_from(end).ok());
-        let (first, last) = (end("podStartIndex")?, end("podEndIndex")?);
-        (self.has_annotation(workload_key::INDEX_ON, "true") && first <= last).then_some((first, last))
+    /// The numbers for the pods.
+    fn indices(&self) -> Result<Option<Range<u32>>, String> {
+        if !self.has_annotation(workload_key::INDEX_ON, "true") {
+            return Ok(None);
+        }
+        let Some(text) = self.annotations.get(workload_key::INDEX_RANGE) else {
+            return Err(index_range(&format!("is missing: {} is true", workload_key::INDEX_ON)));
+        };
+        let IndexRange { start, end } = serde_json::from_str(text).map_err(|error| {
+            index_range(&format!(
+                "not a range such as {{\"podStartIndex\":100,\"podEndIndex\":110}}: {error}"
+            ))
+        })?;
+        let numbers = start..end;
+        if numbers.is_empty() {
+            return Err(index_range("podEndIndex has to be greater than podStartIndex"));
+        }
+        Ok(Some(numbers))
     }
 
     fn spec(&self, kind: Kind, spec: GameDeploymentSpec) -> WorkloadSpec {

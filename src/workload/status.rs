@@ -6,7 +6,7 @@ use crate::api::workload::HookCondition;
 use crate::podtask::foreign::ForeignStep;
 use crate::podtask::state::{Stage, TaskState};
 use crate::podtask::task::Purpose;
-use crate::podtask::time::whole_seconds;
+use crate::podtask::time::{later, whole_seconds};
 use crate::workload::act::Acts;
 use crate::workload::action::{Action, Why};
 use crate::workload::canary::{Held, Step};
@@ -16,15 +16,37 @@ use crate::workload::report::Report;
 use crate::workload::scale::Scaling;
 use crate::workload::spec::WorkloadSpec;
 use crate::workload::survey::Survey;
+use crate::workload::update::BROKEN_AFTER;
 use crate::workload::view::PodView;
 
 /// The reason when so many pods failed that no more are started.
 pub const TOO_MANY: &str = "TooManyFailures";
 /// The reason when a hook did not succeed.
 const HOOK_FAILED: &str = "HookFailed";
-/// What a message about failed pods says after their number: the update is stopped, or not.
+/// What a message about failed pods says after their number if they stop the update: [`recorded_stop`] reads it.
 const STOPPED: &str = "pods could not be updated and no more are started";
-const CONTINUED: &str = "pods could not be updated and the others continue";
+
+/// What follows for the other pods after some could not be updated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    /// So many failed that no more are started.
+    Stopped,
+    /// They continue.
+    Continue,
+    /// They are done, or wait for the failed ones.
+    Rest,
+}
+
+impl Others {
+    /// What the message says after the number of pods that failed.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Stopped => STOPPED,
+            Self::Continue => "pods could not be updated and the others continue",
+            Self::Rest => "pods could not be updated and nothing more happens before a user acts",
+        }
+    }
+}
 
 /// Pods whose post-inplace hook has not succeeded, as their agents report. It runs before the pod takes traffic
 /// again.
@@ -96,7 +118,8 @@ pub fn is_made_good(input: &ReconcileInput<'_>, stop: &UpdateFailure) -> bool {
     named.is_some_and(|(name, _)| is_updated(name))
 }
 
-/// What prevents the update from completing, if anything. `problem`: why a hook cannot be run.
+/// What prevents the update from completing, if anything. `problem`: why a hook cannot be run. `goes_on`: true when the
+/// partition is reached in spite of failed pods, or the progress deadline is to abort the update.
 pub fn update_failure(
     input: &ReconcileInput<'_>,
     survey: &Survey<'_>,
@@ -104,12 +127,15 @@ pub fn update_failure(
     acts: &Acts,
     step: &Step,
     problem: Option<String>,
+    goes_on: &dyn Fn() -> bool,
 ) -> Option<UpdateFailure> {
     // Failed pods end an update and begin an abort, whatever else holds it up.
     let recorded = survey.recorded_stop.clone().filter(|_| survey.failed < input.spec.threshold());
-    let failed_pods = recorded.or_else(|| failed_pods(input, survey));
-    if let Some(failed) = failed_pods.as_ref().filter(|failed| failed.stops) {
-        return Some(failed.clone());
+    let retries = input.spec.retries_update();
+    let is_stopped = survey.stopped && !retries;
+    let stopped = || if is_stopped { failed_pods(input, Others::Stopped) } else { None };
+    if let Some(failed) = recorded.or_else(stopped) {
+        return Some(failed);
     }
     if let Some((reason, blocked)) = &survey.blocked {
         return Some(UpdateFailure::new(reason, blocked.clone(), true));
@@ -138,31 +164,35 @@ pub fn update_failure(
         let stops = !others_continue(input, scaling, acts);
         return Some(UpdateFailure::new(HOOK_FAILED, message, stops));
     }
-    failed_pods.or_else(|| unanswered(input))
+    // A pause, a retry and `OnDelete` have their own states.
+    let has_failed = of_stage(input, Stage::Failed).next().is_some();
+    let may_rest = has_failed && survey.moving() && !retries && !goes_on();
+    let rest = may_rest && !others_continue(input, scaling, acts) && !others_wait(input, survey, acts);
+    failed_pods(input, if rest { Others::Rest } else { Others::Continue }).or_else(|| unanswered(input))
 }
 
 /// The pods that could not be updated.
-fn failed_pods(input: &ReconcileInput<'_>, survey: &Survey<'_>) -> Option<UpdateFailure> {
+fn failed_pods(input: &ReconcileInput<'_>, others: Others) -> Option<UpdateFailure> {
     let first = of_stage(input, Stage::Failed).next()?;
-    let stops = survey.stopped && !input.spec.retries_update();
-    let what_follows = if stops { STOPPED } else { CONTINUED };
     let (reason, what) = if failed_hook::failed_afterwards(first) {
         (
             HOOK_FAILED,
             "fix the hook and set spec.postInplaceUpdateStrategy.retry to true, or change the template",
         )
-    } else if stops {
+    } else if others == Others::Stopped {
         (TOO_MANY, "change the template, or set retry")
     } else {
         ("PodsFailed", "change the template, or set retry")
     };
     let message = format!(
-        "{} {what_follows}: pod {}: {}; {what}",
+        "{} {}: pod {}: {}; {what}",
         of_stage(input, Stage::Failed).count(),
+        others.text(),
         first.pod.name,
         note(first)
     );
-    Some(UpdateFailure { failed_pods: stops, ..UpdateFailure::new(reason, message, stops) })
+    let failed_pods = others == Others::Stopped;
+    Some(UpdateFailure { failed_pods, ..UpdateFailure::new(reason, message, others != Others::Continue) })
 }
 
 /// The pods whose request no agent accepted.
@@ -172,14 +202,18 @@ fn unanswered(input: &ReconcileInput<'_>) -> Option<UpdateFailure> {
     Some(UpdateFailure::new("NoAgent", message, false))
 }
 
-/// The pods whose last task ended at this stage: towards the newest revision, or back to their own if they are between two.
+/// The pods whose last task ended at this stage.
 fn of_stage<'s, 'a>(
     input: &'s ReconcileInput<'a>,
     stage: Stage,
 ) -> impl Iterator<Item = &'s PodView<'a>> + use<'s, 'a> {
-    let is_not_back =
-        move |view: &PodView<'_>| view.between_revisions && view.last_failure(&view.pod.label) == Some(stage);
-    input.views.iter().filter(move |view| input.failure(view) == Some(stage) || is_not_back(view))
+    input.views.iter().filter(move |view| ended_at(input, view, stage))
+}
+
+/// True when the last task of the pod ended at this stage: towards the newest revision, or back to its own if it is between two.
+fn ended_at(input: &ReconcileInput<'_>, view: &PodView<'_>, stage: Stage) -> bool {
+    let is_not_back = || view.between_revisions && view.last_failure(&view.pod.label) == Some(stage);
+    input.failure(view) == Some(stage) || is_not_back()
 }
 
 fn note(view: &PodView<'_>) -> String {
@@ -190,7 +224,7 @@ fn note(view: &PodView<'_>) -> String {
     }
 }
 
-/// True when the update continues in spite of pods that wait for a failed hook: another pod has a task, is written or
+/// True when the update continues in spite of pods that failed or wait for a failed hook: another pod has a task, is written or
 /// created now, is retried later, or is updated and not available yet.
 fn others_continue(input: &ReconcileInput<'_>, scaling: &Scaling<'_>, acts: &Acts) -> bool {
     let update = input.update_name();
@@ -210,6 +244,23 @@ fn others_continue(input: &ReconcileInput<'_>, scaling: &Scaling<'_>, acts: &Act
     !scaling.create_pods.is_empty()
         || acts.actions.iter().any(writes)
         || input.views.iter().any(|view| continues(view) && !waits_for_failed(view))
+}
+
+/// True when pods wait for something that comes without a person: a budget, an agent, another client, the end of a pod, or a
+/// place that a pod takes which may soon be available.
+fn others_wait(input: &ReconcileInput<'_>, survey: &Survey<'_>, acts: &Acts) -> bool {
+    let recovers = |view: &PodView<'_>| {
+        let has_failed = ended_at(input, view, Stage::Failed);
+        let since = view.pod.unready_since;
+        let is_recent = || since.map_or(!has_failed, |since| later(since, BROKEN_AFTER) > input.now);
+        !view.available && (view.ready || is_recent())
+    };
+    // A pod that is created gets the ordinal, or the number, of one that is gone.
+    let is_replaced = || input.pods.iter().any(|pod| pod.is_deleting());
+    !acts.budgets.is_empty()
+        || !survey.not_ready.is_empty()
+        || is_replaced()
+        || input.views.iter().any(|view| view.is_taken() || recovers(view))
 }
 
 /// Whether the update makes progress or is complete, the reason, and the number of updated pods.

@@ -120,6 +120,29 @@ fn every_file_that_a_page_names_exists() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
+/// A page that runs a script without `bash` relies on the mode that the repository stores.
+#[test]
+fn every_script_that_a_page_runs_is_executable() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut run = BTreeSet::new();
+    for page in pages() {
+        for span in spans(&fs::read_to_string(&page).unwrap()) {
+            let mut words = span.split(' ').skip_while(|word| word.contains('='));
+            let script =
+                words.next().filter(|word| Path::new(word).extension().is_some_and(|end| end == "sh"));
+            // Without arguments the script is only named.
+            if let (Some(script), Some(_)) = (script, words.next()) {
+                run.insert(script.to_owned());
+            }
+        }
+    }
+    assert!(run.contains("daemonset/image.sh") && run.contains("tests/lab/rust-targets.sh"), "{run:?}");
+    for script in run {
+        let mode = fs::metadata(&script).unwrap().permissions().mode();
+        assert_eq!(mode & 0o111, 0o111, "{script} is not executable: {mode:o}");
+    }
+}
+
 /// The first two columns of the table of typical changes.
 #[test]
 fn each_typical_change_has_a_file_to_open_first() {

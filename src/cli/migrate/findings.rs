@@ -57,7 +57,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    fn resolve(message: impl Into<String>) -> Self {
+    pub(super) fn resolve(message: impl Into<String>) -> Self {
         Self { level: Level::Resolve, message: message.into() }
     }
 

@@ -1,6 +1,7 @@
 //! `inplace migrate check`: what a takeover of workloads from a bk-bcs operator would change, before it is made. Only reads.
 
 mod findings;
+mod hooks;
 mod server;
 
 use clap::{Args, Subcommand};
@@ -78,9 +79,12 @@ async fn check(args: CheckArgs) -> Result<Exit, Failed> {
     }];
     let objects = server.objects().await?;
     for workload in &objects.workloads {
+        let mut findings = findings::workload(workload, &objects.of(workload), now);
+        let problems = workload.spec.iter().flat_map(|spec| hooks::problems(spec, &objects.templates));
+        findings.extend(problems.map(Finding::resolve));
         reports.push(Report {
             about: format!("{}/{}/{}", workload.namespace, workload.kind, workload.name),
-            findings: findings::workload(workload, &objects.of(workload), now),
+            findings,
         });
     }
     let blocked =

@@ -1,4 +1,5 @@
-//! Reads the objects that a takeover concerns: workloads, their pods, revisions and HookRuns, and the locks of operators.
+//! Reads the objects that a takeover concerns: workloads, their pods, revisions and HookRuns, HookTemplates, and the locks of
+//! operators.
 //! Decides nothing, and writes nothing.
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -7,13 +8,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::api::game_deployment::GameDeployment;
 use crate::api::game_stateful_set::GameStatefulSet;
 use crate::api::hook_run::HookRun;
+use crate::api::hook_template::{HookTemplate, HookTemplateSpec};
 use crate::cli::cluster::{Failed, listed};
 use crate::cli::migrate::findings::{Leader, Owned, Workload};
+use crate::cli::migrate::hooks::Templates;
 use crate::failure::Class;
 use crate::workload::spec::WorkloadSpec;
 
@@ -29,6 +33,7 @@ pub(super) struct MigrationClient {
 /// All objects of the namespaces.
 pub(super) struct Objects {
     pub(super) workloads: Vec<Workload>,
+    pub(super) templates: Templates,
     pods: Vec<Pod>,
     revisions: Vec<ControllerRevision>,
     runs: Vec<HookRun>,
@@ -78,29 +83,39 @@ impl MigrationClient {
 
     /// All objects that takeovers concern.
     pub(super) async fn objects(&self) -> Result<Objects, Failed> {
-        let mut workloads = self.workloads(&ApiResource::erase::<GameDeployment>(&())).await?;
-        workloads.extend(self.workloads(&ApiResource::erase::<GameStatefulSet>(&())).await?);
+        let mut workloads = Vec::new();
+        for kind in [ApiResource::erase::<GameDeployment>(&()), ApiResource::erase::<GameStatefulSet>(&())] {
+            let found = self.of_kind(&kind).await?;
+            workloads.extend(found.into_iter().map(|object| workload(&kind.kind, object)));
+        }
+        let templates = self.of_kind(&ApiResource::erase::<HookTemplate>(&())).await?;
         let all = ListParams::default;
         Ok(Objects {
             workloads,
+            templates: templates.into_iter().map(template).collect(),
             pods: listed("listing the pods", &self.api(), all()).await?,
             revisions: listed("listing the ControllerRevisions", &self.api(), all()).await?,
             runs: listed("listing the HookRuns", &self.api(), all()).await?,
         })
     }
 
-    /// The workloads of one kind; none if the API server does not have the kind.
-    async fn workloads(&self, kind: &ApiResource) -> Result<Vec<Workload>, Failed> {
+    /// The objects of one kind; none if the API server does not have the kind.
+    async fn of_kind(&self, kind: &ApiResource) -> Result<Vec<DynamicObject>, Failed> {
         let api: Api<DynamicObject> = match &self.namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, kind),
             None => Api::all_with(self.client.clone(), kind),
         };
         match listed(&format!("listing the {}", kind.plural), &api, ListParams::default()).await {
-            Ok(found) => Ok(found.into_iter().map(|object| workload(&kind.kind, object)).collect()),
             Err(Failed::Cluster(error)) if error.class() == Class::Gone => Ok(Vec::new()),
-            Err(failed) => Err(failed),
+            found => found,
         }
     }
+}
+
+fn template(object: DynamicObject) -> ((String, String), Option<HookTemplateSpec>) {
+    let spec = object.data.get("spec").and_then(|spec| HookTemplateSpec::deserialize(spec).ok());
+    let DynamicObject { metadata, .. } = object;
+    ((metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()), spec)
 }
 
 fn workload(kind: &str, object: DynamicObject) -> Workload {

@@ -450,7 +450,9 @@ fn report_end(is_data: bool, name: &PodName, end: &End) {
         // here.
         End::Ended(_) if is_data => {}
         End::Ended(status) => output::end(name, status.phase, &status.message),
-        End::Replaced(_) | End::Gone | End::TimedOut(_) => message(&format!("{name}: {end}")),
+        End::Replaced(_) | End::Unseen(_) | End::Gone | End::TimedOut(_) => {
+            message(&format!("{name}: {end}"));
+        }
     }
 }
 

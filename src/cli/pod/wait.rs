@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::api::status::Status;
+use crate::api::status::{Phase, Status};
 use crate::cli::exit::Exit;
 use crate::cli::pod::answer::{Answer, Notes, progress};
 use crate::cli::pod::live::Line;
@@ -37,6 +37,8 @@ pub(super) enum End {
     Ended(Status),
     /// The request was withdrawn or replaced (`Some`: by this id) before it got a status.
     Replaced(Option<String>),
+    /// The request began, and its end was not seen, because another one (`Some`: with this id) or none is on the pod.
+    Unseen(Option<String>),
     /// The pod was deleted, or a new pod has its name.
     Gone,
     /// Not within the time; with the last status, if any.
@@ -48,7 +50,7 @@ impl End {
         match self {
             Self::Ended(status) => status.phase.into(),
             Self::Replaced(_) => Exit::Interrupted,
-            Self::Gone => Exit::Failed,
+            Self::Gone | Self::Unseen(_) => Exit::Failed,
             Self::TimedOut(_) => Exit::TimedOut,
         }
     }
@@ -58,7 +60,7 @@ impl End {
         match self {
             Self::Ended(status) => Some(status),
             Self::TimedOut(status) => status.as_ref(),
-            Self::Replaced(_) | Self::Gone => None,
+            Self::Replaced(_) | Self::Unseen(_) | Self::Gone => None,
         }
     }
 }
@@ -69,6 +71,13 @@ impl std::fmt::Display for End {
             Self::Ended(status) => write!(f, "{}: {}", status.phase, status.message),
             Self::Replaced(Some(by)) => write!(f, "not done: request {by} replaced it"),
             Self::Replaced(None) => f.write_str("not done: the request was withdrawn"),
+            Self::Unseen(by) => {
+                let by = by.as_ref().map(|by| format!(" by request {by}")).unwrap_or_default();
+                write!(
+                    f,
+                    "it began, and was replaced{by} before its end was seen: `inplace history` shows its end"
+                )
+            }
             Self::Gone => f.write_str("the pod is gone, and the request with it"),
             Self::TimedOut(Some(status)) => {
                 write!(f, "has not ended within the time of --wait and continues ({})", progress(status))
@@ -130,6 +139,9 @@ pub(super) async fn wait(server: &PodClient, awaited: &Awaited, mut line: Line) 
                 hint_at = None;
                 line.show(&progress(&status));
                 last = Some(status);
+            }
+            Answer::Replaced { by } if last.as_ref().is_some_and(|last| last.phase == Phase::Running) => {
+                return End::Unseen(by);
             }
             Answer::Replaced { by } => return End::Replaced(by),
         }

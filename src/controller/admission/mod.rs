@@ -9,8 +9,8 @@
 //!
 //! ```text
 //!  API server ──▶ serve (HTTPS) ──▶ review ──▶ validate ──▶ workload::check, rollout::check, hook::check
-//!                   ▲ tls, body,          ├──▶ rights ────▶ SubjectAccessReviews
-//!                   │ connections         ├──▶ guard ─────▶ guard ──▶ HookRuns
+//!                   ▲ tls, body           ├──▶ rights ────▶ SubjectAccessReviews
+//!                   │                     ├──▶ guard ─────▶ guard ──▶ HookRuns
 //!                   │                     └──▶ gate
 //!                   └── renewal: made by certificate, stored in the Secret, trusted through the configurations
 //! ```
@@ -18,7 +18,6 @@
 mod body;
 mod bounded;
 mod certificate;
-mod connections;
 mod expiry;
 mod gate;
 mod guard;
@@ -41,8 +40,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::server::Server;
+use crate::process::connections::Connections;
 use body::Memory;
-use connections::Connections;
 use guard::{Guard, GuardTerms};
 use renewal::{CertificateRenewal, Source};
 use rights::{Accounts, Rights};
@@ -182,7 +181,7 @@ impl Webhooks {
                 served_certificate,
             },
             handlers,
-            connections: Arc::new(Connections::new(serve::MAX_CONNECTIONS)),
+            connections: Arc::new(Connections::new("the webhook", serve::MAX_CONNECTIONS)),
             client_ca: args.webhook_client_ca.clone(),
         }
     }

@@ -33,12 +33,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::controller::admission::body::Memory;
 use crate::controller::admission::bounded::Unreadable;
-use crate::controller::admission::connections::{Activity, Connection, Connections};
 use crate::controller::admission::guard::Guard;
 use crate::controller::admission::review::{self, Answer, Refusal};
 use crate::controller::admission::rights::Rights;
 use crate::controller::admission::tls::Tls;
 use crate::controller::admission::{gate, validate};
+use crate::process::connections::{Activity, Connection, Connections};
 
 /// Connections at the same time, including those in a handshake.
 pub(super) const MAX_CONNECTIONS: usize = 512;

@@ -10,6 +10,7 @@
 
 mod applier;
 pub(in crate::controller) mod cache;
+mod hook_templates;
 mod metrics;
 mod reconcile;
 mod revisions;

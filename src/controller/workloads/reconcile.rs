@@ -18,6 +18,7 @@ use crate::controller::reconciler::Reconciler;
 use crate::controller::workloads::Context;
 use crate::controller::workloads::applier::Applier;
 use crate::controller::workloads::cache::{Key, Kind, PodEntry, Workload};
+use crate::controller::workloads::hook_templates::CachedTemplates;
 use crate::controller::workloads::revisions::{History, history, report_unadopted};
 use crate::podtask::disruption::DisruptionAllowance;
 use crate::podtask::write::{Event, VersionedRef};
@@ -156,7 +157,7 @@ fn decision(
         history: history.records,
         revisions: &history.needed,
         runs: &cache.runs(spec),
-        templates: &cache.templates(&spec.namespace),
+        templates: &CachedTemplates { cache, namespace: &spec.namespace },
         nodes: &nodes,
         claims,
         classes,

@@ -1,5 +1,5 @@
-//! Reads what a container really runs with, where its configuration is less precise: environment and limits, from
-//! the OCI specification that the runtime reports beside the configuration.
+//! Reads what a container really runs with, where its configuration is less precise: environment, limits and SELinux
+//! level, from the OCI specification that the runtime reports beside the configuration.
 //!
 //! Must not copy anything else: additions by the runtime itself would be added twice.
 
@@ -22,6 +22,8 @@ pub(super) struct RuntimeSpec {
 #[derive(Deserialize)]
 struct Process {
     env: Option<Environment>,
+    #[serde(rename = "selinuxLabel")]
+    selinux_label: Option<String>,
 }
 
 /// The variables of a process, each followed by a zero byte, which no variable contains. An image can set millions of
@@ -31,6 +33,8 @@ struct Environment(String);
 #[derive(Deserialize)]
 struct Linux {
     resources: Option<Resources>,
+    #[serde(rename = "mountLabel")]
+    mount_label: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -91,6 +95,41 @@ fn received<'a>(envs: &[v1::KeyValue], given: &'a str) -> Result<Vec<&'a str>, N
             .ok_or_else(|| NotCloneable::Environment(env.key.clone()))
     };
     envs.iter().map(value).collect()
+}
+
+/// Gives SELinux options without a level the level that the container has. For such options containerd chooses another
+/// level for each container, and gives it to the volumes of the pod when it creates the container, although the one that
+/// has them still runs (`buildLinuxSpec` and `WithMounts`; go-selinux, `InitLabels`).
+pub(super) fn selinux_level(
+    config: &mut v1::ContainerConfig,
+    spec: &RuntimeSpec,
+) -> Result<(), NotCloneable> {
+    let security = config.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+    let Some(options) = security.and_then(|security| security.selinux_options.as_mut()) else {
+        return Ok(());
+    };
+    // Without any option the runtime copies the label of the sandbox.
+    let is_of_sandbox = options.user.is_empty() && options.role.is_empty() && options.r#type.is_empty();
+    if is_of_sandbox || !options.level.is_empty() {
+        return Ok(());
+    }
+    let process = spec.process.as_ref().ok_or(NotCloneable::SelinuxLevel)?;
+    // A privileged process has no label, and its volumes have one.
+    let volumes = spec.linux.as_ref().and_then(|linux| linux.mount_label.as_ref());
+    let labels = [process.selinux_label.as_ref(), volumes];
+    let Some(label) = labels.into_iter().flatten().find(|label| !label.is_empty()) else {
+        // The node does not use SELinux.
+        return Ok(());
+    };
+    // user:role:type:level, or without the level where the policy has none.
+    match label.splitn(4, ':').collect::<Vec<_>>().as_slice() {
+        [_, _, _] => Ok(()),
+        [_, _, _, level] if !level.is_empty() => {
+            (*level).clone_into(&mut options.level);
+            Ok(())
+        }
+        _ => Err(NotCloneable::SelinuxLevel),
+    }
 }
 
 /// Copies limits that have changed since the creation, by a resize or a CPU manager.

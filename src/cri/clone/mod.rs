@@ -56,6 +56,9 @@ pub enum NotCloneable {
     /// containerd writes the folder of the mounted image into the configuration, and refuses one that has it.
     #[error("it mounts an image as a volume: the runtime does not accept the configuration that it reports")]
     ImageVolume,
+    /// The runtime would choose another level for a clone, and take the volumes from the container with it.
+    #[error("the runtime does not report its SELinux level, which its options do not name")]
+    SelinuxLevel,
 }
 
 /// The part of `info["info"]` that is read. The rest is not needed, and may have any form.
@@ -102,6 +105,7 @@ impl Source {
         }
         live::environment(&mut config.envs, &spec)?;
         live::resources(&mut config, &spec, status);
+        live::selinux_level(&mut config, &spec)?;
         pin(&mut config, status);
         Ok(Self { config })
     }

@@ -273,6 +273,56 @@ fn a_container_with_an_image_volume_is_not_cloned() {
     assert!(source(&config.replacen(r#"{"image": "sha256:9"}"#, "null", 1), SPEC).is_ok());
 }
 
+/// For SELinux options without a level the runtime chooses another level for each container, and gives it to the volumes.
+#[test]
+fn each_copy_has_the_selinux_level_of_its_container() {
+    let asked = |options: &str| {
+        let security = format!(r#""linux": {{"security_context": {{"selinux_options": {options}}}, "#);
+        CONFIG.replacen(r#""linux": {"#, &security, 1)
+    };
+    let runs = |process: &str, mounts: &str| {
+        let spec =
+            SPEC.replacen(r#""process": {"#, &format!(r#""process": {{"selinuxLabel": "{process}", "#), 1);
+        spec.replacen(r#""linux": {"#, &format!(r#""linux": {{"mountLabel": "{mounts}", "#), 1)
+    };
+    let typed = asked(r#"{"type": "logger_t"}"#);
+    let process = "system_u:system_r:logger_t:s0:c12,c34";
+    let read = source(&typed, &runs(process, "system_u:object_r:container_file_t:s0:c12,c34")).unwrap();
+    for copy in [
+        read.replacement(4, None, "op-1"),
+        read.fence(5, None, "op-1"),
+        read.standby(4, None, "op-1"),
+        read.holder(5, "sha256:9", Duration::from_secs(60), "op-1"),
+    ] {
+        let options = copy.linux.unwrap().security_context.unwrap().selinux_options.unwrap();
+        assert_eq!((options.r#type.as_str(), options.level.as_str()), ("logger_t", "s0:c12,c34"));
+    }
+
+    let level = |config: &str, spec: &str| {
+        source(config, spec)
+            .map(|read| read.config.linux.unwrap().security_context.unwrap().selinux_options.unwrap().level)
+    };
+    for (config, spec, expected) in [
+        (asked(r#"{"type": "t", "level": "s0:c1"}"#), runs(process, ""), "s0:c1"),
+        // The runtime copies the label of the sandbox.
+        (asked("{}"), runs(process, ""), ""),
+        // A privileged process has no label.
+        (typed.clone(), runs("", "system_u:object_r:container_file_t:s0:c5,c6"), "s0:c5,c6"),
+        (typed.clone(), runs("system_u:system_r:logger_t:s0-s0:c0.c1023", ""), "s0-s0:c0.c1023"),
+        // A policy without levels, and a node without SELinux.
+        (typed.clone(), runs("system_u:system_r:logger_t", ""), ""),
+        (typed.clone(), SPEC.to_owned(), ""),
+    ] {
+        assert_eq!(level(&config, &spec), Ok(expected.to_owned()), "{config} {spec}");
+    }
+    for unknown in ["logger_t", "system_u:system_r:logger_t:"] {
+        assert_eq!(level(&typed, &runs(unknown, "")), Err(NotCloneable::SelinuxLevel), "{unknown}");
+    }
+    let bare =
+        r#"{"metadata": {"name": "app"}, "linux": {"security_context": {"selinux_options": {"type": "t"}}}}"#;
+    assert_eq!(level(bare, "{}"), Err(NotCloneable::SelinuxLevel));
+}
+
 #[test]
 fn the_kubelets_termination_log_is_found() {
     let path = PathBuf::from("/var/lib/kubelet/pods/6d1c/containers/app/0a1b2c3d");

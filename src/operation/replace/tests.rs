@@ -5,9 +5,12 @@ mod cut_off;
 use super::*;
 use crate::failure::Class;
 use crate::operation::fence::{STAYS_AFTER_START, while_it_starts};
-use crate::operation::fixtures::{Answer, Bench, Kubelet, at, declared, find, instance, pod};
+use crate::operation::fixtures::{
+    Answer, Bench, Kubelet, at, declared, find, instance, pod, pod_in_cluster, situation_in_cluster,
+};
 use crate::operation::outcome::Outcome;
 use crate::operation::snapshot::Owner;
+use crate::operation::spec_hash;
 
 const RESTART: &str = "restart app";
 const SWAP: &str = "swap app=repo/app:v2";
@@ -208,6 +211,45 @@ fn nothing_is_created_or_started_beside_what_somebody_else_is_about_to_start() {
         let changed = matches!(outcome, Outcome::Failed { failure: Failure::Changed { .. }, .. });
         assert!(changed, "{outcome:?}");
         assert_eq!(bench.snapshot.running("app").len(), 1);
+    }
+}
+
+/// CRI-O removes a container whose start is requested twice, and a kubelet that has lost a container creates another one.
+#[test]
+fn what_a_kubelet_has_created_is_started_only_where_a_clone_is_possible() {
+    let of_kubelet = |bench: &mut Bench, attempt: u32, state: State| {
+        let image = declared(&mut bench.snapshot).image.clone();
+        let mut theirs = instance("app", attempt, state);
+        (theirs.spec_hash, theirs.image) = (spec_hash::of("app", &image), image);
+        theirs.created_at = bench.now;
+        theirs.started_at = (state == State::Running).then_some(bench.now);
+        bench.snapshot.containers.push(theirs);
+    };
+    for (engine, is_cloneable) in [("Stop", true), ("Respec", false), ("Respec", true)] {
+        let mut situation = situation_in_cluster(pod_in_cluster());
+        let why = (!is_cloneable).then(|| "field 99".to_owned());
+        situation.sources.values_mut().for_each(|source| source.not_cloneable.clone_from(&why));
+        let text =
+            format!(r#"{{"containers":[{{"name":"app"}}],"engine":"{engine}","deadlineSeconds":200}}"#);
+        let mut bench = Bench::of(&text, situation, Kubelet::HoldingBack);
+        while bench.snapshot.by_id("app-2").unwrap().state == State::Running {
+            assert_eq!(bench.step(&mut |_, _| Answer::Obey), None);
+        }
+        of_kubelet(&mut bench, 3, State::Created);
+        let (until, mut ended) = (bench.now + SignedDuration::from_secs(60), None);
+        while bench.now < until && ended.is_none() {
+            ended = bench.step(&mut |_, _| Answer::Obey);
+        }
+        let starts = engine == "Respec" && is_cloneable;
+        if !starts {
+            assert_eq!(ended, None, "{engine}: {:?}", bench.log);
+            of_kubelet(&mut bench, 4, State::Running);
+            ended = Some(bench.obey());
+        }
+        assert_eq!(ended, Some(Outcome::Succeeded), "{engine} {is_cloneable}: {:?}", bench.log);
+        assert_eq!(bench.log.contains(&"Start app-3".to_owned()), starts, "{engine}: {:?}", bench.log);
+        let running = bench.snapshot.running("app");
+        assert_eq!((running.len(), running[0].attempt), (1, if starts { 3 } else { 4 }));
     }
 }
 

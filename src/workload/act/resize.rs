@@ -35,7 +35,7 @@ impl<'a> Planner<'_, 'a> {
     /// have passed since the task began, so whether the pod may still be updated is decided again.
     pub(super) fn resize(&mut self, view: &PodView<'a>, task: &PodTask, wanted: Option<Wanted<'_>>) {
         let input = self.input;
-        self.keys.insert((view.pod.uid.clone(), task.key()));
+        self.keep_run(view.pod, task);
         let leaves = wanted.is_some_and(|wanted| wanted.purpose == Purpose::ScaleIn);
         let is_right = task.target == input.update_name() || task.target == view.pod.label;
         let goes_on = is_right && !leaves && input.spec.is_in_place();

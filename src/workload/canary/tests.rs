@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::*;
 use crate::api::hook_run::HookPhase;
-use crate::workload::fixtures::at;
+use crate::workload::fixtures::{KnownTemplates, at};
+use crate::workload::hooks::TemplateState;
 
 /// A rollout that is reconciled repeatedly.
 struct Rollout {
@@ -42,7 +43,7 @@ fn rollout(steps: &serde_json::Value) -> Rollout {
 impl Rollout {
     /// One reconcile; its writes are applied.
     fn decide(&mut self) -> Step {
-        let reached = self.reached;
+        let (reached, all_updated) = (self.reached, self.all_updated);
         let step = decide(
             &CanaryInput {
                 canary: &self.canary,
@@ -53,10 +54,11 @@ impl Rollout {
                     Held::All => true,
                     Held::Part(amount) => reached.is_some_and(|reached| amount.held_back(10) >= reached),
                 },
+                is_rolled_out: &move || all_updated && reached == Some(0),
                 paused: self.paused,
                 resume: self.resume,
                 runs: &self.runs,
-                templates: &[("test".to_owned(), TemplateState::Valid)].into(),
+                templates: &KnownTemplates::from([("test".to_owned(), TemplateState::Valid)]),
                 now: at(self.now),
             },
             &self.steps,

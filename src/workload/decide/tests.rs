@@ -32,6 +32,7 @@ mod health;
 mod held_back;
 mod hook_fields;
 mod new_pods;
+mod numbers;
 mod prefetch;
 mod priority;
 mod replaced;

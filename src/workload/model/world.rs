@@ -21,8 +21,8 @@ use crate::workload::action::{Action, BudgetClaims, Why};
 use crate::workload::canary;
 use crate::workload::claims::{Claim, Claims, StorageClasses};
 use crate::workload::decide::{Decision, decide};
-use crate::workload::fixtures::{Draft, answer, at};
-use crate::workload::hooks::{HookTemplates, Run, TemplateState};
+use crate::workload::fixtures::{Draft, KnownTemplates, answer, at};
+use crate::workload::hooks::{Run, TemplateState};
 use crate::workload::input::CachedObjects;
 use crate::workload::report::Report;
 use crate::workload::revision::{self, Revision};
@@ -52,7 +52,7 @@ pub(super) struct World {
     revisions: Vec<Revision>,
     runs: Vec<Run>,
     claims: Claims,
-    templates: HookTemplates,
+    templates: KnownTemplates,
     report: Report,
     now: Timestamp,
     made: u32,

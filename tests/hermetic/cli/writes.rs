@@ -1,6 +1,6 @@
 //! What a command has written when its answer is lost, when Ctrl-C is pressed, and when an operation is in progress.
 
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::sync::{Mutex, mpsc};
 
 use nix::sys::signal::{Signal, kill};
@@ -76,6 +76,36 @@ async fn interrupted_at(call: &'static str, n: usize) {
     assert!(said.contains("interrupted: no request was written to pod/web-0 pod/web-1"), "{said}");
     assert!(said.contains("`inplace cancel pod/db-0 --kubeconfig "), "{said}");
     assert!(request(&api, "db-0").is_some() && request(&api, "web-1").is_none());
+}
+
+#[tokio::test]
+async fn what_has_begun_and_is_replaced_before_its_end_is_seen_is_not_called_undone() {
+    for (phase, code, says) in [
+        ("Running", 1, "it began, and was replaced by request next before its end was seen"),
+        ("Pending", 5, "not done: request next replaced it"),
+    ] {
+        let output = replaced_while(phase).await;
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+/// `restart --wait`, whose request is replaced in this phase; the new one ends at once.
+async fn replaced_while(phase: &str) -> Output {
+    let api = shop().await;
+    let replaced = async {
+        api.arrived("WATCH pods", 1).await;
+        let note = |name: &str, text: String| {
+            let key = format!("inplace.dev/{name}");
+            api.edit("shop", "web-1", |pod| pod["metadata"]["annotations"][key] = json!(text));
+        };
+        note("status", status("mine", phase));
+        note("request", r#"{"id":"next","containers":[{"name":"app"}]}"#.to_owned());
+        note("status", status("next", "Succeeded"));
+    };
+    let restart = ["restart", "web-1", "-c", "app", "--id", "mine", "--wait"];
+    tokio::join!(run(&api, &restart), replaced).0
 }
 
 #[tokio::test]

@@ -141,6 +141,9 @@ fn inplace(args: &[&str]) -> Result<(), String> {
 fn kubectl(args: &[&str]) -> Result<(), String> {
     for pair in args.windows(2) {
         match pair {
+            ["logs", "deployment/inplace-controller"] => {
+                return Err("kubectl shows one pod of two: select the pods by their label".to_owned());
+            }
             ["-k" | "kustomize", folder] => exists(&format!("{folder}/kustomization.yaml"))?,
             ["--patch-file" | "-f", file] if *file != "-" => exists(file)?,
             _ => {}
@@ -158,8 +161,12 @@ fn make(args: &[&str]) -> Result<(), String> {
     missing.map_or(Ok(()), |target| Err(format!("the Makefile has no target {target}")))
 }
 
-/// `helm install NAME CHART --set KEY=VALUE,...`.
+/// `helm install NAME CHART --set KEY=VALUE,...`. The archive of the chart is unpacked into the folder `inplace`.
 fn helm(args: &[&str]) -> Result<(), String> {
+    let source = |path: &str| match path.trim_start_matches("./").strip_prefix("inplace") {
+        Some(below) => format!("daemonset/chart{below}"),
+        None => path.to_owned(),
+    };
     let values: Value =
         serde_saphyr::from_str(&fs::read_to_string("daemonset/chart/values.yaml").unwrap()).unwrap();
     for pair in args.windows(2) {
@@ -170,8 +177,8 @@ fn helm(args: &[&str]) -> Result<(), String> {
                     values.pointer(&path).ok_or_else(|| format!("the chart has no value {key}"))?;
                 }
             }
-            ["--values", file] => exists(file)?,
-            ["inplace", chart] if chart.contains('/') => exists(&format!("{chart}/Chart.yaml"))?,
+            ["--values", file] => exists(&source(file))?,
+            ["inplace", chart] if chart.contains('/') => exists(&format!("{}/Chart.yaml", source(chart)))?,
             _ => {}
         }
     }
@@ -376,7 +383,9 @@ fn a_block_that_is_wrong_is_found() {
         ("kubectl kustomize daemonset/nothing | kubectl apply -f -", "daemonset/nothing"),
         ("kubectl apply -f daemonset/nothing.yaml", "daemonset/nothing.yaml"),
         ("kubectl annotate pod web inplace.dev/request='explode app'", "explode"),
+        ("kubectl -n inplace-system logs deployment/inplace-controller", "one pod of two"),
         ("helm install inplace daemonset/chart --set image.name=x", "image.name"),
+        ("helm install inplace ./inplace --values inplace/presets/nothing.yaml", "presets/nothing.yaml"),
         ("restart app\nswap app", "image"),
         ("{\"id\":\"a\",\"containers\":[{\"name\":\"app\"}],\"nothing\":1}", "nothing"),
         ("metadata:\n  nothing: {}", "nothing"),

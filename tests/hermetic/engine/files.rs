@@ -54,7 +54,8 @@ async fn a_file_that_hangs_keeps_no_container_down() {
 /// The output of a handler may be confidential, and is not held in memory.
 #[tokio::test]
 async fn a_pre_stop_handler_that_prints_much_is_not_read() {
-    let fixture = Fixture::of(pod().pre_stop(r#"{"exec":{"command":["head"]}}"#)).await;
+    // On a busy machine it takes seconds to send that much.
+    let fixture = Fixture::of(pod().grace(60).pre_stop(r#"{"exec":{"command":["head"]}}"#)).await;
     fixture.fake.exec(|_, _| Exec::ok(&"x".repeat(15 << 20)));
     let status = fixture.restart().await.unwrap();
     assert_eq!(status.phase, Phase::Succeeded, "{status:#?}");

@@ -34,6 +34,17 @@ async fn a_configuration_with_an_unknown_field() {
     assert!(error.contains("from_the_future"), "{error}");
 }
 
+/// Each creation passes the configuration of the sandbox back, so the plan shows that none is possible.
+#[tokio::test]
+async fn a_sandbox_with_an_unknown_field() {
+    let fixture = Fixture::open().await;
+    fixture.fake.model(|m| m.unknown_sandbox_field = Some("from_the_future".to_owned()));
+    refused(&fixture, "restart app", "NotCloneable").await;
+    refused(&fixture, "swap app=img:v2", "NotCloneable").await;
+    let error = fixture.restart().await.unwrap_err().to_string();
+    assert!(error.contains("its sandbox: ") && error.contains("from_the_future"), "{error}");
+}
+
 #[tokio::test]
 async fn a_container_with_an_image_volume() {
     let volume = inplace::cri::proto::v1::Mount {

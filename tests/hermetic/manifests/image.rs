@@ -4,18 +4,37 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{key, kustomize, pod, read};
+use super::{chart, key, kustomize, read};
 
 #[test]
 fn all_of_it_is_of_one_version() {
     let version = env!("CARGO_PKG_VERSION");
     let about: Value = serde_saphyr::from_str(&read("daemonset/chart/Chart.yaml")).unwrap();
     assert_eq!((&about["version"], &about["appVersion"]), (&json!(version), &json!(version)));
-    let base = kustomize(&["base"]);
-    assert_eq!(pod(&base)["containers"][0]["image"], format!("inplace:{version}"));
-    let controller =
-        &base[&key("Deployment", "inplace-system", "inplace-controller")]["spec"]["template"]["spec"];
-    assert_eq!(controller["containers"][0]["image"], format!("inplace:{version}"));
+    for made in [kustomize(&["base"]), chart(&json!({}))] {
+        for (kind, name) in [("DaemonSet", "inplace-agent"), ("Deployment", "inplace-controller")] {
+            let spec = &made[&key(kind, "inplace-system", name)]["spec"];
+            let template = &spec["template"];
+            assert_eq!(template["spec"]["containers"][0]["image"], format!("inplace:{version}"), "{name}");
+            // `inplace version` reads the label; a selector must not have it, because a release could not change it.
+            let label = "app.kubernetes.io/version";
+            assert_eq!(template["metadata"]["labels"][label], version, "{name}");
+            assert_eq!(spec["selector"]["matchLabels"].get(label), None, "{name}");
+        }
+    }
+}
+
+/// The chart does not know the version of another image, and its next release must not restart the pods of a pinned one.
+#[test]
+fn another_image_does_not_have_the_version_of_the_chart() {
+    for image in [json!({"tag": "dev"}), json!({"digest": format!("sha256:{}", "a".repeat(64))})] {
+        let made = chart(&json!({"image": image}));
+        for (kind, name) in [("DaemonSet", "inplace-agent"), ("Deployment", "inplace-controller")] {
+            let labels = &made[&key(kind, "inplace-system", name)]["spec"]["template"]["metadata"]["labels"];
+            assert_eq!(labels["app.kubernetes.io/name"], "inplace", "{name}");
+            assert_eq!(labels.get("app.kubernetes.io/version"), None, "{image}: {name}");
+        }
+    }
 }
 
 #[test]

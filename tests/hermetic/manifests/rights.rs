@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{chart, key, kustomize, pod};
+use super::{chart, key, kustomize, overlay, pod, read};
 
 #[test]
 fn the_agent_may_no_more_than_it_needs() {
@@ -251,6 +251,12 @@ fn a_controller_is_asked_at_its_two_ports_and_its_webhooks_by_the_control_plane_
     assert_eq!((&base["policyTypes"], &base["ingress"][0]["from"]), (&json!(["Ingress"]), &Value::Null));
     // The narrow policy replaces the other, and differs only in the permitted sources.
     let mut narrow = kustomize(&["control-plane-only"])[&name]["spec"].clone();
+    // The same with a copy of the file as a patch of an overlay.
+    let patch = read("daemonset/control-plane-only/network-policy.yaml");
+    let patched = overlay(
+        |manifests| json!({"resources": [format!("{manifests}/base")], "patches": [{"patch": patch}]}),
+    );
+    assert_eq!(patched[&name]["spec"], narrow);
     let from = narrow["ingress"][0].as_object_mut().unwrap().remove("from").unwrap();
     assert_eq!((from, &narrow), (json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}]), base));
     let made = chart(&json!({"networkPolicy": {"controlPlane": ["10.0.0.0/28"]}}));

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{chart, read};
+use super::{chart, key, read};
 
 fn schema() -> Value {
     serde_json::from_str(&read("daemonset/chart/values.schema.json")).unwrap()
@@ -104,15 +104,30 @@ fn helm_refuses_a_wrong_value_and_names_it() {
         (json!({"imageDisk": "/var/lib/containerd/"}), "/imageDisk"),
         (json!({"image": {"digest": "sha256:12"}}), "/image/digest"),
         (json!({"image": {"tags": "v1"}}), "/image"),
+        (json!({"image": {"repository": "reg:5000/a/inplace:v1"}}), "/image/repository"),
+        (json!({"image": {"repository": "https://reg/inplace"}}), "/image/repository"),
+        (json!({"namespace": {"name": "My_Space"}}), "/namespace/name"),
         (json!({"imagePullSecrets": [{"names": "mine"}]}), "/imagePullSecrets/0"),
         (json!({"port": "9464"}), "/port"),
         (json!({"maxUnavailable": "ten"}), "/maxUnavailable"),
+        (json!({"maxUnavailable": "0%"}), "/maxUnavailable"),
+        (json!({"maxUnavailable": "200%"}), "/maxUnavailable"),
+        (json!({"maxUnavailable": 0}), "/maxUnavailable"),
         (json!({"readinessGates": ["Ready"]}), "/readinessGates/0"),
         (json!({"readinessGates": ["it's"]}), "/readinessGates/0"),
         (json!({"admissionPolicy": {"enabled": "yes"}}), "/admissionPolicy/enabled"),
         (json!({"seLinuxOptions": {"kind": "spc_t"}}), "/seLinuxOptions"),
         (json!({"hooks": {"allow": "10.0.0.0/8"}}), "/hooks/allow"),
+        (json!({"hooks": {"allow": ["10.0.0.0/33"]}}), "/hooks/allow/0"),
+        (json!({"hooks": {"deny": ["10.0.0.0/8", "300.0.0.1"]}}), "/hooks/deny/1"),
+        (json!({"hooks": {"deny": ["fd00:/8"]}}), "/hooks/deny/0"),
+        (json!({"hooks": {"deny": ["::ffff:300.0.0.1"]}}), "/hooks/deny/0"),
+        (json!({"deleteGuard": {"longestHold": "six hours"}}), "/deleteGuard/longestHold"),
+        (json!({"deleteGuard": {"longestHold": "0h"}}), "/deleteGuard/longestHold"),
         (json!({"networkPolicy": {"controlPlane": ["everyone"]}}), "/networkPolicy/controlPlane/0"),
+        (json!({"networkPolicy": {"controlPlane": ["10.0.0.1"]}}), "/networkPolicy/controlPlane/0"),
+        (json!({"networkPolicy": {"controlPlane": ["300.0.0.0/99"]}}), "/networkPolicy/controlPlane/0"),
+        (json!({"networkPolicy": {"controlPlane": ["64:ff9b::1.2.3.4"]}}), "/networkPolicy/controlPlane/0"),
         (json!({"controller": {"replicas": 0}}), "/controller/replicas"),
         (json!({"controller": {"extraArgs": ["log-json"]}}), "/controller/extraArgs/0"),
     ] {
@@ -122,6 +137,61 @@ fn helm_refuses_a_wrong_value_and_names_it() {
             "{values}: {says}"
         );
     }
+}
+
+/// Both would do nothing without the webhooks, or would do it unchecked.
+#[test]
+fn what_needs_the_webhooks_is_refused_without_them() {
+    for (values, why) in [
+        (json!({"containerRecreateRequests": true}), "containerRecreateRequests needs webhook.enabled"),
+        (json!({"webhook": {"readinessGate": true}}), "webhook.readinessGate needs webhook.enabled"),
+    ] {
+        let mut off = values.clone();
+        off["webhook"]["enabled"] = json!(false);
+        let says = refused(&off);
+        assert!(says.contains(why), "{off}: {says}");
+        assert!(chart(&values) != chart(&json!({})), "{values}");
+    }
+}
+
+/// The forms that the schema has patterns for: Helm accepts them, and so does the program.
+#[test]
+fn a_duration_and_an_address_that_helm_accepts_are_those_of_the_program() {
+    let holds = ["6h", "90min", "1h 30m", "1h, 30m", "2 hours 5 minutes", "0h45s", "999999999h"];
+    let holds = holds.into_iter().chain(["1.5h", "500ms", "PT6H", "06:00:00"]);
+    let networks = [
+        "10.0.0.0/8",
+        "0.0.0.0/0",
+        "fd00::/8",
+        "::/0",
+        "2001:db8:0:0:0:0:0:1/128",
+        "64:ff9b::1.2.3.4/96",
+        "1:2:3:4:5:6:1.2.3.4/128",
+    ];
+    let addresses = [&networks[..], &["169.254.169.254", "::1", "::ffff:10.0.0.1", "::1.2.3.4"]].concat();
+    for hold in holds {
+        let made = chart(
+            &json!({"hooks": {"allow": addresses, "deny": addresses}, "deleteGuard": {"longestHold": hold},
+            "networkPolicy": {"controlPlane": networks}, "image": {"repository": "[::1]:5000/a/inplace"}, "maxUnavailable": "100%"}),
+        );
+        let controller =
+            &made[&key("Deployment", "inplace-system", "inplace-controller")]["spec"]["template"]["spec"];
+        let args = controller["containers"][0]["args"].as_array().unwrap();
+        let args = args.iter().map(|arg| arg.as_str().unwrap());
+        let known = Command::new(env!("CARGO_BIN_EXE_inplace")).args(args).arg("--help").output().unwrap();
+        assert!(known.status.success(), "{hold}: {}", String::from_utf8_lossy(&known.stderr));
+    }
+}
+
+/// Without the webhooks nothing else listens there.
+#[test]
+fn the_port_of_the_webhooks_is_free_without_them() {
+    let values = |webhook: bool| json!({"controller": {"port": 9443}, "webhook": {"enabled": webhook}});
+    let says = refused(&values(true));
+    assert!(says.contains("controller.port 9443 is that of the webhooks"), "{says}");
+    let made = chart(&values(false));
+    let controller = &made[&key("Deployment", "inplace-system", "inplace-controller")];
+    assert!(controller.to_string().contains("\"containerPort\":9443"), "{controller}");
 }
 
 #[test]

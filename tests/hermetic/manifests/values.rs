@@ -162,22 +162,56 @@ fn no_condition_of_kubernetes_is_a_readiness_gate_of_the_agents() {
     }
 }
 
-/// Both forms of `imagePullSecrets` name the same Secret, and a digest has priority over a tag.
+/// Both forms of `imagePullSecrets` name the same Secret, also one whose name is a number. A digest does not hide the tag.
 #[test]
 fn the_image_is_pulled_by_digest_and_with_secrets() {
     let digest = format!("sha256:{}", "a".repeat(64));
-    let of = |secrets: Value| {
+    let of = |secrets: Value, tag: &str| {
         chart(
-            &json!({"imagePullSecrets": secrets, "image": {"repository": "r.example/inplace", "tag": "v1", "digest": digest}}),
+            &json!({"imagePullSecrets": secrets, "image": {"repository": "r.example:5000/inplace", "tag": tag, "digest": digest}}),
         )
     };
-    let made = of(json!(["mine"]));
-    assert_eq!(made, of(json!([{"name": "mine"}])));
-    for kind in [("DaemonSet", "inplace-agent"), ("Deployment", "inplace-controller")] {
-        let pod = &made[&key(kind.0, "inplace-system", kind.1)]["spec"]["template"]["spec"];
-        assert_eq!(pod["imagePullSecrets"], json!([{"name": "mine"}]));
-        assert_eq!(pod["containers"][0]["image"], format!("r.example/inplace@{digest}"));
+    for (tag, image) in [("v1", "r.example:5000/inplace:v1@"), ("", "r.example:5000/inplace@")] {
+        let made = of(json!(["mine", "123"]), tag);
+        assert_eq!(made, of(json!([{"name": "mine"}, {"name": "123"}]), tag));
+        for kind in [("DaemonSet", "inplace-agent"), ("Deployment", "inplace-controller")] {
+            let pod = &made[&key(kind.0, "inplace-system", kind.1)]["spec"]["template"]["spec"];
+            assert_eq!(pod["imagePullSecrets"], json!([{"name": "mine"}, {"name": "123"}]));
+            assert_eq!(pod["containers"][0]["image"], format!("{image}{digest}"));
+        }
     }
+}
+
+/// A name that YAML reads as a number stays a text.
+#[test]
+fn a_namespace_can_have_a_number_as_its_name() {
+    let made = chart(&json!({"namespace": {"name": "123"}, "monitoring": {"enabled": true}}));
+    assert!(made.contains_key(&key("DaemonSet", "123", "inplace-agent")), "{:?}", made.keys());
+    for (key, object) in &made {
+        assert!(object["metadata"].get("namespace").is_none_or(Value::is_string), "{key:?}");
+    }
+}
+
+/// The parser of these tests refuses a key that a map has twice; an API server takes one of the two values.
+#[test]
+fn no_manifest_has_a_key_twice() {
+    assert!(serde_saphyr::from_multiple::<Value>("a: {b: 1}\n---\na:\n  b: 1\n  b: 2\n").is_err());
+    let scrape = json!({"prometheus.io/scrape": "false", "team": "a"});
+    let made = chart(&json!({
+        "podAnnotations": scrape, "controller": {"podAnnotations": scrape},
+        "monitoring": {"enabled": true, "labels": {"grafana_dashboard": "2", "app.kubernetes.io/part-of": "mine"}},
+    }));
+    for (kind, name, port) in
+        [("DaemonSet", "inplace-agent", "9464"), ("Deployment", "inplace-controller", "9465")]
+    {
+        let template = &made[&key(kind, "inplace-system", name)]["spec"]["template"];
+        let expected = json!({"prometheus.io/scrape": "false", "prometheus.io/port": port,
+            "prometheus.io/path": "/metrics", "team": "a"});
+        assert_eq!(template["metadata"]["annotations"], expected, "{name}");
+    }
+    let labels = &made[&key("ConfigMap", "inplace-system", "inplace-dashboard")]["metadata"]["labels"];
+    assert_eq!(labels["grafana_dashboard"], "2");
+    assert_eq!(labels["app.kubernetes.io/part-of"], "mine");
 }
 
 #[test]

@@ -24,8 +24,10 @@ pub(crate) struct Model {
     pub(crate) network_ready: bool,
     /// Whether environment values are printed as base64, as by runtimes that use the CRI of Kubernetes 1.36.
     pub(crate) env_base64: bool,
-    /// A field of a later interface version, added to every printed configuration.
+    /// A field of a later interface version, added to every printed configuration of a container.
     pub(crate) unknown_field: Option<String>,
+    /// The same for sandboxes.
+    pub(crate) unknown_sandbox_field: Option<String>,
     /// The values that `ImageFsInfo` reports.
     pub(crate) mountpoint: String,
     pub(crate) used_bytes: u64,
@@ -53,6 +55,7 @@ impl Model {
             network_ready: true,
             env_base64: false,
             unknown_field: None,
+            unknown_sandbox_field: None,
             mountpoint: folder.display().to_string(),
             used_bytes: 1 << 30,
             exec: Box::new(|_, _| Exec::default()),

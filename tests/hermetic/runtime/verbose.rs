@@ -59,6 +59,10 @@ pub(super) fn sandbox(model: &Model, sandbox: &Sandbox) -> HashMap<String, Strin
         // CRI-O reports no configuration here, and without an infra container only this.
         return info(&json!({"runtimeSpec": spec}));
     }
+    let mut config = printed("PodSandboxConfig", &sandbox.config, model.env_base64);
+    if let Some(field) = &model.unknown_sandbox_field {
+        config[field] = json!(1);
+    }
     info(&json!({
         "pid": 1,
         "processStatus": if sandbox.ready { "running" } else { "deleted" },
@@ -69,7 +73,7 @@ pub(super) fn sandbox(model: &Model, sandbox: &Sandbox) -> HashMap<String, Strin
         "runtimeHandler": sandbox.runtime_handler,
         "runtimeType": "io.containerd.runc.v2",
         "runtimeOptions": {"systemd_cgroup": true},
-        "config": printed("PodSandboxConfig", &sandbox.config, model.env_base64),
+        "config": config,
         "runtimeSpec": spec,
         "cniResult": {"Interfaces": {"eth0": {"IPConfigs": [{"IP": sandbox.ip}]}}},
     }))

@@ -9,6 +9,7 @@ mod claims;
 mod definitions;
 mod denied;
 mod faults;
+mod hook_templates;
 mod owners;
 mod pages;
 mod resizes;

@@ -27,7 +27,7 @@ use crate::podtask::write::VersionedRef;
 use crate::workload::action::NewHookRun;
 use crate::workload::adoption::{self, Candidate, PodOwnership, ownership};
 use crate::workload::claims::Claims;
-use crate::workload::hooks::{HookTemplates, Run, TemplateState};
+use crate::workload::hooks::Run;
 use crate::workload::order::Nodes;
 use crate::workload::revision::Record;
 use crate::workload::spec::WorkloadSpec;
@@ -242,20 +242,6 @@ impl Workloads {
     pub(crate) fn revision_at(&self, namespace: &str, name: &str) -> Option<(String, String)> {
         let meta = &self.revisions.get(&trim::key(namespace, name))?.meta;
         meta.uid.clone().zip(meta.resource_version.clone())
-    }
-
-    /// The cached state of the `HookTemplate`s of a namespace.
-    pub(crate) fn templates(&self, namespace: &str) -> HookTemplates {
-        let state = |cached: &Arc<Trimmed<Template>>| {
-            let odd =
-                "it cannot be decoded: check that the CRD is that of this release (`inplace crds` prints it)";
-            let state = match cached.value.0 {
-                Some(_) => TemplateState::Valid,
-                None => TemplateState::Invalid(odd.to_owned()),
-            };
-            (cached.meta.name.clone().unwrap_or_default(), state)
-        };
-        self.templates.group(&trim::within(namespace)).iter().map(state).collect()
     }
 
     /// The cached `HookTemplate` of this name.

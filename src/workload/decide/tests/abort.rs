@@ -327,6 +327,32 @@ fn an_update_from_a_template_that_never_ran_is_not_aborted() {
     assert_eq!(sight.before.stable_revision, bad.revision().name);
 }
 
+/// A template that is applied while there are no pods is complete, and nothing shows that it serves.
+#[test]
+fn an_update_that_began_without_pods_goes_back_to_the_revision_that_served() {
+    let old = aborting().with("/progressDeadlineSeconds", json!(60));
+    let stable = old.revision().name;
+    let mut sight = sight(&FIVE, &old.revision());
+    step(&mut sight, &old);
+    let none = old.with("/replicas", json!(0));
+    for _ in 0..3 {
+        step(&mut sight, &none);
+    }
+    assert!(sight.pods.is_empty());
+    let new = none.image("app:2");
+    for _ in 0..3 {
+        wait(&mut sight, 100);
+        assert_eq!(condition(&step(&mut sight, &new), "Progressing").1, "Complete");
+    }
+    let bad = sight.revisions.iter().find(|revision| revision.name != stable).unwrap().clone();
+    let five = new.with("/replicas", json!(5));
+    sight.pods = FIVE.map(|name| Pod { ready_since: None, ..pod(name, &bad) }).into();
+    assert!(events(&step(&mut sight, &five)).is_empty());
+    wait(&mut sight, 60);
+    assert_eq!(events(&step(&mut sight, &five)), ["Aborting"]);
+    assert_eq!((&sight.before.aborted_revision, &sight.before.stable_revision), (&bad.name, &stable));
+}
+
 #[test]
 fn an_abort_with_surge_pods_ends_without_them() {
     let old = aborting()

@@ -21,25 +21,53 @@ fn pausing() -> (Sight, Draft) {
     (sight, new)
 }
 
-/// No pod has ever run, so there is none that steps protect.
+/// No pod has ever run, so there is none that steps protect: also if the set was created without pods, and complete as such.
 #[test]
 fn the_image_that_repairs_a_first_rollout_reaches_the_pod_that_holds_up_an_ordered_set() {
-    let steps = json!({"steps": [{"partition": 3}, {"pause": {}}, {"partition": 0}]});
-    let bad = stateful_set()
-        .with("/replicas", json!(5))
-        .with("/updateStrategy", json!({"type": "InplaceUpdate", "canary": steps}))
-        .image("app:bad");
-    let mut sight = sight(&[], &bad.revision());
-    step(&mut sight, &bad);
-    sight.pods.push(Pod { ready_since: None, ..pod("web-0", &bad.revision()) });
-    step(&mut sight, &bad);
-    let good = bad.image("app:2");
-    let mut asked = Vec::new();
-    for _ in 0..3 {
-        asked.extend(step(&mut sight, &good).requested().into_iter().map(str::to_owned));
-        assert_eq!(sight.before.steps.index, Some(3));
+    for first in [5, 0] {
+        let steps = json!({"steps": [{"partition": 3}, {"pause": {}}, {"partition": 0}]});
+        let bad = stateful_set()
+            .with("/replicas", json!(5))
+            .with("/updateStrategy", json!({"type": "InplaceUpdate", "canary": steps}))
+            .image("app:bad");
+        let mut sight = sight(&[], &bad.revision());
+        let created = bad.clone().with("/replicas", json!(first));
+        step(&mut sight, &created);
+        let decision = step(&mut sight, &created);
+        assert_eq!(condition(&decision, "Ready").0, if first == 0 { "True" } else { "False" });
+        sight.pods.push(Pod { ready_since: None, ..pod("web-0", &bad.revision()) });
+        step(&mut sight, &bad);
+        let good = bad.image("app:2");
+        let mut asked = Vec::new();
+        for _ in 0..3 {
+            asked.extend(step(&mut sight, &good).requested().into_iter().map(str::to_owned));
+            assert_eq!(sight.before.steps.index, Some(3), "{first}");
+        }
+        assert_eq!(asked, ["web-0"], "{first}");
+        assert_eq!(sight.before.stable_revision, "", "{first}");
     }
-    assert_eq!(asked, ["web-0"]);
+}
+
+/// The update is complete, and no pod has shown that its revision serves.
+#[test]
+fn what_is_released_while_there_are_no_pods_does_not_replace_the_revision_that_served() {
+    let old = in_steps();
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    rounds(&mut sight, &old, 3);
+    let served = sight.before.update_revision.clone();
+    let none = old.with("/replicas", json!(0));
+    rounds(&mut sight, &none, 3);
+    assert!(sight.pods.is_empty());
+    let new = none.image("app:2");
+    for draft in [&new, &new.clone().with("/updateStrategy/canary", json!(null))] {
+        for _ in 0..3 {
+            let decision = step(&mut sight, draft);
+            assert_eq!(condition(&decision, "Progressing").1, "Complete");
+            assert_ne!(sight.before.update_revision, served);
+            assert_eq!(sight.before.stable_revision, served);
+            assert_eq!(sight.before.steps.canary.revision, served);
+        }
+    }
 }
 
 /// One pod has never become available, but the others serve.

@@ -188,6 +188,27 @@ fn an_update_that_a_person_made_possible_is_not_late_at_once() {
     assert_eq!(progressing(&step(&mut sight, &possible)), EXCEEDED);
 }
 
+/// Fewer pods failed than stop the update, and the others are done: the deadline decides if it aborts the update.
+#[test]
+fn failed_pods_below_the_threshold_leave_an_abort_to_the_deadline() {
+    for (policy, before, after) in [("Abort", "Updating", "Aborting"), ("Pause", "PodsFailed", "PodsFailed")]
+    {
+        let old = limited(&in_place())
+            .with("/updateStrategy/maxUnavailable", json!(3))
+            .with("/updateStrategy/onFailure", json!(policy));
+        let (new, mut sight) = begun(&old);
+        let pod = sight.pod("web-a");
+        pod.answer = Some(answer(pod.request.as_ref().unwrap(), Phase::RolledBack, Some(Step::Verify)));
+        step(&mut sight, &new);
+        agents_succeed(&mut sight, "app:2");
+        step(&mut sight, &new);
+        wait(&mut sight, 99);
+        assert_eq!(progressing(&step(&mut sight, &new)), before);
+        wait(&mut sight, 1);
+        assert_eq!(progressing(&step(&mut sight, &new)), after);
+    }
+}
+
 /// The pod that leaves has the old image, and its hook takes longer than the deadline.
 #[test]
 fn an_update_that_is_complete_but_for_a_pod_that_leaves_is_not_aborted() {

@@ -1,6 +1,7 @@
 //! A hook that failed is named in a condition, with its pod, its `HookRun` and what to do.
 
 use super::*;
+use crate::workload::hooks::TemplateState;
 
 fn with_hook(draft: &Draft, field: &str) -> Draft {
     draft.clone().with(&format!("/{field}"), json!({"hook": {"templateName": "test"}}))
@@ -108,6 +109,73 @@ fn a_failed_post_inplace_hook_is_named_instead_of_a_failed_pod() {
         }
         assert_eq!(condition(&decision, "Progressing").0, progressing, "{decision:?}");
     }
+}
+
+/// The task is the same, and so is the key of its runs.
+#[test]
+fn a_failed_hook_is_over_when_the_update_gets_one_of_another_kind() {
+    let old =
+        with_hook(&in_place(), "preDeleteUpdateStrategy").with("/updateStrategy/maxUnavailable", json!(1));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &new);
+    hooks_end(&mut sight, HookPhase::Failed);
+    assert_eq!(condition(&step(&mut sight, &new), "UpdateFailed").1, "HookFailed");
+    let new = with_hook(&new, "preInplaceUpdateStrategy");
+    let decision = step(&mut sight, &new);
+    assert_eq!(decision.asked().len(), 1, "{decision:#?}");
+    let decision = step(&mut sight, &new);
+    assert_eq!(condition(&decision, "UpdateFailed").1, "NoFailure", "the new hook runs");
+    let kinds: Vec<_> = sight.runs.iter().map(|run| run.kind).collect();
+    assert_eq!(kinds, [HookType::PreInplace]);
+    hooks_end(&mut sight, HookPhase::Failed);
+    let run = sight.runs[0].name.clone();
+    let (_, reason, message) = condition(&step(&mut sight, &new), "UpdateFailed");
+    assert_eq!(reason, "HookFailed", "{message}");
+    assert!(message.contains(&run) && message.contains("spec.preInplaceUpdateStrategy.retry"), "{message}");
+}
+
+#[test]
+fn a_hook_after_the_update_that_cannot_be_run_is_found_before_the_hook_before_it_runs() {
+    let after = json!({"hook": {"templateName": "after"}});
+    let old = with_hook(&in_place(), "preInplaceUpdateStrategy")
+        .with("/postInplaceUpdateStrategy", after)
+        .with("/updateStrategy/maxUnavailable", json!(1));
+    let new = old.clone().image("app:2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    let stays = |sight: &mut Sight, state: TemplateState, says: &str| {
+        sight.templates.insert("after".to_owned(), state);
+        let decision = step(sight, &new);
+        assert!(decision.asked().is_empty() && decision.requested().is_empty(), "{decision:#?}");
+        let (_, reason, message) = condition(&decision, "UpdateFailed");
+        assert_eq!(reason, "HookTemplate", "{message}");
+        assert!(message.starts_with("HookTemplate after ") && message.contains(says), "{message}");
+    };
+    stays(&mut sight, TemplateState::Missing, "does not exist: create it, pod web-");
+    stays(&mut sight, TemplateState::Invalid("it sets annotations".to_owned()), "it sets annotations");
+    sight.templates.insert("after".to_owned(), TemplateState::Valid);
+    assert_eq!(step(&mut sight, &new).asked().len(), 1);
+    hooks_end(&mut sight, HookPhase::Successful);
+    stays(&mut sight, TemplateState::Missing, "does not exist");
+    sight.templates.insert("after".to_owned(), TemplateState::Valid);
+    let decision = step(&mut sight, &new);
+    assert_eq!(
+        (decision.requested().len(), condition(&decision, "UpdateFailed").1.as_str()),
+        (1, "NoFailure")
+    );
+}
+
+/// No request follows from a change of resources alone, and no hook after it.
+#[test]
+fn a_hook_after_the_update_that_cannot_be_run_does_not_hold_a_resize_up() {
+    let after = json!({"hook": {"templateName": "absent"}});
+    let with_cpu = |cpu: &str| super::resize::with_cpu(cpu).with("/postInplaceUpdateStrategy", after.clone());
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &with_cpu("1").revision());
+    let decision = step(&mut sight, &with_cpu("2"));
+    assert_eq!(condition(&decision, "UpdateFailed").1, "NoFailure", "{decision:#?}");
+    let decision = step(&mut sight, &with_cpu("2"));
+    let resizes = |action: &&Action| matches!(action, Action::Resize { .. });
+    assert_eq!(decision.actions.iter().filter(resizes).count(), 1, "{decision:#?}");
 }
 
 #[test]

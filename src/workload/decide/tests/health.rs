@@ -79,6 +79,98 @@ fn failed_pods_stall_an_update_only_when_nothing_is_in_progress_any_more() {
     check(&new, &step(&mut sight, &new), "Failed", "TooManyFailures");
 }
 
+/// The pod that could not be updated is the last one, and too few failed to stop the update.
+#[test]
+fn failed_pods_below_the_threshold_stall_an_update_when_the_other_pods_are_done() {
+    for policy in ["Pause", "Abort"] {
+        let old = in_place().with("/updateStrategy/onFailure", json!(policy));
+        let new = old.clone().image("app:2").annotated(workload_key::FAILURE_THRESHOLD, "2");
+        let mut sight = one_fails(&old, &new);
+        check(&new, &step(&mut sight, &new), "InProgress", "Updating");
+        agents_succeed(&mut sight, "app:2");
+        step(&mut sight, &new);
+        // A pod that is not available may come, and the next one has its place.
+        sight.pod("web-b").ready_since = None;
+        check(&new, &step(&mut sight, &new), "InProgress", "Updating");
+        sight.pod("web-b").ready_since = Some(at(-900));
+        for _ in 0..2 {
+            let decision = step(&mut sight, &new);
+            check(&new, &decision, "Failed", "PodsFailed");
+            assert!(decision.actions.is_empty(), "{decision:#?}");
+            assert_eq!(condition(&decision, "Progressing").0, "False");
+            let (_, reason, message) = condition(&decision, "UpdateFailed");
+            assert_eq!(reason, "PodsFailed");
+            assert!(message.contains("nothing more happens") && message.contains("web-a"), "{message}");
+            assert_eq!(sight.before.aborted_revision, "");
+        }
+        // A pause is not the end of an update.
+        let paused = new.clone().with("/updateStrategy/paused", json!(true));
+        check(&paused, &sight.decide(&paused), "InProgress", "Paused");
+        step(&mut sight, &new.clone().annotated(workload_key::RETRY, "true"));
+        let decision = step(&mut sight, &new);
+        assert_eq!(decision.requested(), ["web-a"]);
+        check(&new, &decision, "InProgress", "Updating");
+    }
+}
+
+/// Three pods, of which `web-a` could not be updated; the others are in progress.
+fn one_fails(old: &Draft, new: &Draft) -> Sight {
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, old);
+    assert_eq!(step(&mut sight, new).requested().len(), 3);
+    let pod = sight.pod("web-a");
+    pod.answer = Some(answer(pod.request.as_ref().unwrap(), Phase::RolledBack, Some(Step::Verify)));
+    step(&mut sight, new);
+    sight
+}
+
+/// The next pod has its place.
+#[test]
+fn a_failed_pod_that_may_come_back_soon_stalls_nothing() {
+    let old = in_place().with("/updateStrategy/maxUnavailable", json!(1));
+    let new = old.clone().image("app:2").annotated(workload_key::FAILURE_THRESHOLD, "2");
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &old.revision());
+    step(&mut sight, &old);
+    let decision = step(&mut sight, &new);
+    let [name] = decision.requested()[..] else { panic!("{:#?}", decision.actions) };
+    let pod = sight.pod(name);
+    pod.answer = Some(answer(pod.request.as_ref().unwrap(), Phase::RolledBack, Some(Step::Verify)));
+    (pod.ready_since, pod.unready_since) = (None, Some(at(-10)));
+    step(&mut sight, &new);
+    check(&new, &step(&mut sight, &new), "InProgress", "Updating");
+    sight.pod(name).unready_since = Some(at(-100));
+    check(&new, &step(&mut sight, &new), "Failed", "PodsFailed");
+    let pod = sight.pod(name);
+    (pod.ready_since, pod.unready_since) = (Some(at(-900)), None);
+    assert_eq!(step(&mut sight, &new).requested().len(), 1);
+}
+
+#[test]
+fn a_failed_pod_that_the_partition_holds_back_stalls_nothing() {
+    let old = in_place();
+    let new = old.clone().image("app:2").annotated(workload_key::FAILURE_THRESHOLD, "2");
+    let mut sight = one_fails(&old, &new);
+    let held = new.with("/updateStrategy/partition", json!(1));
+    agents_succeed(&mut sight, "app:2");
+    step(&mut sight, &held);
+    check(&held, &step(&mut sight, &held), "Current", "PartitionReached");
+}
+
+/// The budget allows the other pods to be updated later.
+#[test]
+fn an_update_with_a_failed_pod_that_waits_for_a_budget_is_in_progress() {
+    let old = in_place();
+    let new = old.clone().image("app:2").annotated(workload_key::FAILURE_THRESHOLD, "2");
+    let mut sight = one_fails(&old, &new);
+    for pod in sight.pods.iter_mut().filter(|pod| pod.name != "web-a") {
+        (pod.task, pod.request) = (None, None);
+    }
+    sight.disruptions = super::disruptions::allowing(0, &[]);
+    check(&new, &step(&mut sight, &new), "InProgress", "PodDisruptionBudget");
+    sight.disruptions = super::disruptions::allowing(2, &[]);
+    assert_eq!(step(&mut sight, &new).requested(), ["web-b", "web-c"]);
+}
+
 #[test]
 fn a_change_that_cannot_be_made_in_place_is_stalled() {
     let old = in_place();

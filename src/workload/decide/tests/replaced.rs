@@ -150,12 +150,32 @@ fn a_pod_that_holds_up_the_creation_of_others_is_replaced() {
     assert_eq!(round(&mut sight, &repaired), ["web-0"]);
 }
 
+/// Without a range no pod is created, also none in the place of another one.
+#[test]
+fn no_pod_is_replaced_while_the_index_range_is_invalid() {
+    let old = rolling(5, 2, 0).annotated(workload_key::INDEX_ON, "true");
+    let numbered = |range: &str| old.clone().image("app:2").annotated(workload_key::INDEX_RANGE, range);
+    let invalid = numbered(r#"{"podStartIndex":105,"podEndIndex":100}"#);
+    let enough = numbered(r#"{"podStartIndex":100,"podEndIndex":105}"#);
+    for count in [3, 5] {
+        let mut sight = pods(count, &old);
+        for (index, pod) in (100..).zip(&mut sight.pods) {
+            pod.index = Some(index);
+        }
+        sight.pods[0].ready_since = None;
+        assert!(rounds(&mut sight, &invalid, 3).is_empty());
+        assert_eq!((having(&sight, "app:1"), sight.pods.len()), (count, count));
+        rounds(&mut sight, &enough, 3);
+        assert_eq!((having(&sight, "app:2"), sight.pods.len()), (2, 5));
+    }
+}
+
 /// The index range is too small, so that a pod is missing until another one is gone.
 #[test]
 fn a_pod_that_is_broken_is_replaced_although_another_one_has_no_number() {
     let old = rolling(5, 2, 0)
         .annotated(workload_key::INDEX_ON, "true")
-        .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":102}"#);
+        .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":103}"#);
     let new = old.clone().image("app:2");
     let mut sight = pods(3, &old);
     for (index, pod) in (100..).zip(&mut sight.pods) {
@@ -170,6 +190,27 @@ fn a_pod_that_is_broken_is_replaced_although_another_one_has_no_number() {
     // It has its number until it is gone.
     sight.pod(deleted).deletion = Some(at(0));
     assert!(sight.decide(&new).deleted().is_empty());
+}
+
+/// The number of a pod is used until the pod is gone.
+#[test]
+fn no_further_pod_is_replaced_while_one_that_is_being_deleted_has_the_last_number() {
+    let old = rolling(5, 1, 0)
+        .annotated(workload_key::INDEX_ON, "true")
+        .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":105}"#);
+    let new = old.clone().image("app:2");
+    let mut sight = pods(5, &old);
+    for (index, pod) in (100..).zip(&mut sight.pods) {
+        pod.index = Some(index);
+    }
+    // It is Pending: without a pod that is being deleted, the missing ones would wait for it.
+    sight.pods[0].phase = PodPhase::Pending;
+    sight.pods[0].ready_since = None;
+    sight.pods[4].deletion = Some(at(0));
+    let decision = sight.decide(&new);
+    assert!(decision.created().is_empty() && decision.deleted().is_empty(), "{:#?}", decision.actions);
+    sight.pods.pop();
+    assert_eq!(sight.decide(&new).created().len(), 1);
 }
 
 #[test]

@@ -304,7 +304,7 @@ fn a_pod_whose_claim_is_gone_gets_another_one() {
 fn each_pod_gets_a_number_that_no_other_one_has() {
     let draft = deployment()
         .annotated(workload_key::INDEX_ON, "true")
-        .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":102}"#)
+        .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":104}"#)
         .with("/replicas", json!(4));
     let mut sight = sight(&["web-a", "web-b"], &draft.revision());
     // A pod that is being deleted still holds its number, and one that has ended does not.
@@ -321,7 +321,7 @@ fn each_pod_gets_a_number_that_no_other_one_has() {
             _ => None,
         })
         .collect();
-    assert_eq!(numbers, ["101", "102"]);
+    assert_eq!(numbers, ["101", "102", "103"]);
     let (status, _, message) = condition(&decision, "ScaleFailed");
     assert!(status == "True" && message.contains("index range"), "{message}");
 }

@@ -38,6 +38,23 @@ fn a_surge_pod_has_a_label_is_deleted_first_and_replaces_a_missing_pod() {
     assert!(step(&mut sight, &update).actions.is_empty());
 }
 
+/// `OnDelete` leaves the originals to the user.
+#[test]
+fn the_surge_pod_goes_when_the_update_type_becomes_on_delete() {
+    let draft = deployment()
+        .with("/updateStrategy", json!({"type": "InplaceUpdate", "maxUnavailable": 0, "maxSurge": 1}));
+    let mut sight = sight(&["web-a", "web-b", "web-c"], &draft.revision());
+    let update = draft.image("app:2");
+    step(&mut sight, &update);
+    let revision = sight.revisions.iter().max_by_key(|revision| revision.number).unwrap().clone();
+    sight.pods.push(Pod { surge: true, ready_since: Some(at(-5000)), ..pod("web-s", &revision) });
+    let by_user = update.with("/updateStrategy/type", json!("OnDelete"));
+    assert_eq!(step(&mut sight, &by_user).deleted(), ["web-s"]);
+    for _ in 0..3 {
+        assert!(step(&mut sight, &by_user).deleted().is_empty(), "the originals stay");
+    }
+}
+
 /// Two originals and their surge pod as release 0.1.0 created it: without the label.
 fn unmarked() -> (Draft, Sight) {
     let draft = deployment()

@@ -71,9 +71,14 @@ impl World {
             Effect::Start { id, container } => {
                 let alone = self.running(container).is_empty();
                 let instance = self.instance(id);
+                // What the kubelet has created is started only where a clone is possible.
+                let clones = target.engine == Engine::Recreate
+                    || target.change.as_ref().is_some_and(|change| change.cloneable);
                 let right = |instance: &mut Instance| {
+                    let is_of_kubelet = instance.operation.is_none();
                     !instance.fence
-                        && (instance.attempt == replacement.attempt || instance.operation.is_none())
+                        && (clones || !is_of_kubelet)
+                        && (instance.attempt == replacement.attempt || is_of_kubelet)
                 };
                 alone && instance.is_none_or(right)
             }

@@ -17,11 +17,14 @@ use tokio_util::sync::CancellationToken;
 /// At most one log line in this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
-pub(super) struct Connections {
+/// The open connections of one server.
+pub(crate) struct Connections {
+    /// What is served, for the log.
+    what: &'static str,
     most: usize,
     state: Mutex<State>,
     /// Connections that were closed for another one, or rejected.
-    pub(super) closed: Counter,
+    pub(crate) closed: Counter,
 }
 
 #[derive(Default)]
@@ -39,35 +42,35 @@ struct Open {
 }
 
 /// A connection, which counts as open until this is dropped.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     all: Arc<Connections>,
     number: u64,
     /// Cancelled to close the connection.
-    pub(super) close: CancellationToken,
-    pub(super) activity: Activity,
+    pub(crate) close: CancellationToken,
+    pub(crate) activity: Activity,
 }
 
 /// True while a complete request on the connection is being answered.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Activity(Arc<AtomicBool>);
+pub(crate) struct Activity(Arc<AtomicBool>);
 
 /// A request that is being answered, until this is dropped.
 #[derive(Debug)]
-pub(super) struct ActiveRequest(Activity);
+pub(crate) struct ActiveRequest(Activity);
 
 impl Connections {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, state: Mutex::default(), closed: Counter::default() }
+    pub(crate) fn new(what: &'static str, most: usize) -> Self {
+        Self { what, most, state: Mutex::default(), closed: Counter::default() }
     }
 
     /// Admits a connection. `None`: at the limit, and no connection is idle.
-    pub(super) fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Connection> {
+    pub(crate) fn admit(self: &Arc<Self>, from: IpAddr) -> Option<Connection> {
         let mut state = self.state();
         if state.open.len() >= self.most {
             self.closed.inc();
             if state.warned.is_none_or(|at| at.elapsed() >= PAUSE) {
                 state.warned = Some(Instant::now());
-                tracing::warn!(%from, open = self.most, "too many connections to the webhook: idle ones are closed");
+                tracing::warn!(%from, open = self.most, "too many connections to {}: idle ones are closed", self.what);
             }
             let number = state.idle_of_the_most_present()?;
             if let Some(open) = state.open.remove(&number) {
@@ -101,7 +104,7 @@ impl State {
 }
 
 impl Activity {
-    pub(super) fn begin(&self) -> ActiveRequest {
+    pub(crate) fn begin(&self) -> ActiveRequest {
         self.0.store(true, Ordering::Relaxed);
         ActiveRequest(self.clone())
     }
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_address_with_the_most_connections_loses_one_and_the_new_connection_stays() {
-        let all = Arc::new(Connections::new(4));
+        let all = Arc::new(Connections::new("a server", 4));
         let server = all.admit(address(1)).unwrap();
         let crowd: Vec<_> = (0..3).map(|_| all.admit(address(2)).unwrap()).collect();
         let active = crowd[0].activity.begin();
