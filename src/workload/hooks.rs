@@ -64,6 +64,11 @@ pub enum TemplateState {
 }
 
 impl TemplateState {
+    /// The state of a template that exists, by what a check of it says.
+    pub fn of<T>(checked: Result<T, impl fmt::Display>) -> Self {
+        checked.map_or_else(|invalid| Self::Invalid(invalid.to_string()), |_| Self::Valid)
+    }
+
     /// Why the template `name` cannot be used for `user`, if so.
     pub fn problem(&self, name: &str, user: &str) -> Option<String> {
         match self {

@@ -13,8 +13,9 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
-use crate::api_server::{ApiServer, free_port};
+use crate::api_server::ApiServer;
 use crate::support::panics;
+use crate::support::ports::free_port;
 use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 
 /// All published examples.

@@ -3,10 +3,8 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -15,6 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::kinds::await_kinds;
+use crate::support::ports::free_port;
 use crate::support::process::Process;
 use crate::support::wait::eventually_async;
 
@@ -200,20 +199,6 @@ fn binaries() -> PathBuf {
     let found = Command::new("bash").arg("tests/lab/kube.sh").stderr(Stdio::inherit()).output().unwrap();
     assert!(found.status.success(), "tests/lab/kube.sh has no Kubernetes to give");
     PathBuf::from(String::from_utf8(found.stdout).unwrap().trim())
-}
-
-/// A port of loopback that is free. It is below those that the kernel assigns: no connection, and no server without a port of its
-/// own, gets it before the server that it is for listens, or while that is started again. It depends on this process, because
-/// others take ports at the same time.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = process::id() * 32 + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = u16::try_from(20_000 + number % 10_000).unwrap();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 /// Starts a process that is killed when this process ends; it logs into `folder`.

@@ -1,5 +1,5 @@
 //! What several kinds of tests use: waiting, stops at fault points, a browser, an HTTP server and requests, a private node and the state of what runs on it, figures
-//! and panics of a process, releases, clients of an example. Must not know what is tested.
+//! and panics of a process, releases, free ports, clients of an example. Must not know what is tested.
 
 #![allow(dead_code, reason = "each kind of tests uses a part of it")]
 
@@ -12,6 +12,7 @@ pub(crate) mod http_server;
 pub(crate) mod lab;
 pub(crate) mod panics;
 pub(crate) mod parts;
+pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod prometheus;
 pub(crate) mod release;

@@ -2,14 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::ports::free_port;
 use super::wait::eventually;
 
 /// Killed on drop.
@@ -81,18 +81,5 @@ impl Drop for Prometheus {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// A port that is free. It is below those that the kernel assigns: no other server or connection gets it before Prometheus
-/// listens. It depends on this process, because others start one at the same time.
-fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = process::id() * 16 + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = u16::try_from(14_000 + number % 6_000).unwrap();
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }

@@ -53,10 +53,7 @@ fn problem(
     let state = match templates.get(&(spec.namespace.clone(), hook.template_name.clone())) {
         None => TemplateState::Missing,
         Some(None) => TemplateState::Invalid("this release cannot decode it".to_owned()),
-        Some(Some(template)) => match is_valid(template, &hooks::given(hook)) {
-            Ok(_) => TemplateState::Valid,
-            Err(invalid) => TemplateState::Invalid(invalid.to_string()),
-        },
+        Some(Some(template)) => TemplateState::of(is_valid(template, &hooks::given(hook))),
     };
     state.problem(&hook.template_name, field)
 }

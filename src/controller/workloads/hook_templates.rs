@@ -31,10 +31,7 @@ impl CachedTemplates<'_> {
                 "it cannot be decoded: check that the CRD is that of this release (`inplace crds` prints it)";
             return TemplateState::Invalid(odd.to_owned());
         };
-        match check(hook) {
-            Ok(_) => TemplateState::Valid,
-            Err(invalid) => TemplateState::Invalid(invalid.to_string()),
-        }
+        TemplateState::of(check(hook))
     }
 }
 

@@ -13,10 +13,11 @@ use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::api_server::{ApiServer, free_port};
+use crate::api_server::ApiServer;
 use crate::cluster::block_on;
 use crate::support::panics;
 use crate::support::parts::Parts;
+use crate::support::ports::free_port;
 use crate::support::process::Process;
 use crate::support::wait::{WAIT_LIMIT, eventually_slowly};
 

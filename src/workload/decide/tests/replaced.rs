@@ -150,6 +150,15 @@ fn a_pod_that_holds_up_the_creation_of_others_is_replaced() {
     assert_eq!(round(&mut sight, &repaired), ["web-0"]);
 }
 
+/// The same with numbers from 100 on.
+fn numbered_pods(count: usize, draft: &Draft) -> Sight {
+    let mut sight = pods(count, draft);
+    for (index, pod) in (100..).zip(&mut sight.pods) {
+        pod.index = Some(index);
+    }
+    sight
+}
+
 /// Without a range no pod is created, also none in the place of another one.
 #[test]
 fn no_pod_is_replaced_while_the_index_range_is_invalid() {
@@ -158,10 +167,7 @@ fn no_pod_is_replaced_while_the_index_range_is_invalid() {
     let invalid = numbered(r#"{"podStartIndex":105,"podEndIndex":100}"#);
     let enough = numbered(r#"{"podStartIndex":100,"podEndIndex":105}"#);
     for count in [3, 5] {
-        let mut sight = pods(count, &old);
-        for (index, pod) in (100..).zip(&mut sight.pods) {
-            pod.index = Some(index);
-        }
+        let mut sight = numbered_pods(count, &old);
         sight.pods[0].ready_since = None;
         assert!(rounds(&mut sight, &invalid, 3).is_empty());
         assert_eq!((having(&sight, "app:1"), sight.pods.len()), (count, count));
@@ -177,10 +183,7 @@ fn a_pod_that_is_broken_is_replaced_although_another_one_has_no_number() {
         .annotated(workload_key::INDEX_ON, "true")
         .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":103}"#);
     let new = old.clone().image("app:2");
-    let mut sight = pods(3, &old);
-    for (index, pod) in (100..).zip(&mut sight.pods) {
-        pod.index = Some(index);
-    }
+    let mut sight = numbered_pods(3, &old);
     assert!(sight.decide(&new).deleted().is_empty(), "too few serve");
     for pod in &mut sight.pods[..2] {
         pod.ready_since = None;
@@ -199,10 +202,7 @@ fn no_further_pod_is_replaced_while_one_that_is_being_deleted_has_the_last_numbe
         .annotated(workload_key::INDEX_ON, "true")
         .annotated(workload_key::INDEX_RANGE, r#"{"podStartIndex":100,"podEndIndex":105}"#);
     let new = old.clone().image("app:2");
-    let mut sight = pods(5, &old);
-    for (index, pod) in (100..).zip(&mut sight.pods) {
-        pod.index = Some(index);
-    }
+    let mut sight = numbered_pods(5, &old);
     // It is Pending: without a pod that is being deleted, the missing ones would wait for it.
     sight.pods[0].phase = PodPhase::Pending;
     sight.pods[0].ready_since = None;
