@@ -17,6 +17,10 @@ const WINDOW: SignedDuration = SignedDuration::from_hours(1);
 const BARRIER_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
 /// The longest such time, in seconds.
 const MAX_BARRIER_SECONDS: i64 = 300;
+/// How long the preparation of all pods may take unless the policy has its own time.
+const PREPARE_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
+/// The longest such time, in seconds. With the longest wait at the barrier it is shorter than the deadline of a request.
+const MAX_PREPARE_SECONDS: i64 = 240;
 /// The longest window, in seconds: rollouts are kept for a day.
 const MAX_WINDOW_SECONDS: i64 = 86_400;
 /// A failure that is older restarts nothing: the clocks of nodes and of the controller differ less.
@@ -86,6 +90,8 @@ pub struct FailurePolicy {
     pub containers: Vec<String>,
     /// True if no container is started before all containers of the group have stopped.
     pub barrier: bool,
+    /// How long the preparation of all pods may take.
+    pub prepare_timeout: SignedDuration,
     /// How long a stopped container waits for the others at most.
     pub barrier_timeout: SignedDuration,
     /// True if the environment of the new containers may have values of `ConfigMaps` and Secrets that have changed since.
@@ -101,6 +107,7 @@ impl Default for FailurePolicy {
             fail_codes: Vec::new(),
             containers: Vec::new(),
             barrier: true,
+            prepare_timeout: PREPARE_TIMEOUT,
             barrier_timeout: BARRIER_TIMEOUT,
             allow_stale_env: false,
         }
@@ -113,7 +120,7 @@ pub enum InvalidPolicy {
     /// An entry of the list is malformed.
     #[error(
         "`{0}` is not valid: write max-restarts=10, window=1h, exit-codes=1+137, fail-codes=2, containers=app+side, \
-         barrier=false, barrier-timeout=60s or allow-stale-env=true, separated by commas"
+         barrier=false, prepare-timeout=30s, barrier-timeout=60s or allow-stale-env=true, separated by commas"
     )]
     Entry(String),
     /// A key is named twice.
@@ -146,6 +153,7 @@ impl FailurePolicy {
         match key {
             "max-restarts" => self.max_restarts = value.parse::<u16>().ok()?.into(),
             "window" => self.window = span(value, MAX_WINDOW_SECONDS)?,
+            "prepare-timeout" => self.prepare_timeout = span(value, MAX_PREPARE_SECONDS)?,
             "barrier-timeout" => self.barrier_timeout = span(value, MAX_BARRIER_SECONDS)?,
             "exit-codes" => self.exit_codes = codes(value)?,
             "fail-codes" => self.fail_codes = codes(value)?,
@@ -195,11 +203,13 @@ mod tests {
     #[test]
     fn each_entry_may_be_left_out() {
         assert_eq!(FailurePolicy::parse(" "), Ok(FailurePolicy::default()));
-        let whole = "max-restarts=3, window=90s,exit-codes=1+137,fail-codes=2,containers=app+side,barrier=false,barrier-timeout=2m,allow-stale-env=true";
+        let whole = "max-restarts=3, window=90s,exit-codes=1+137,fail-codes=2,containers=app+side,barrier=false,\
+             prepare-timeout=3m,barrier-timeout=2m,allow-stale-env=true";
         let policy = FailurePolicy::parse(whole).unwrap();
         assert_eq!((policy.max_restarts, policy.window), (3, SignedDuration::from_secs(90)));
         assert_eq!((policy.containers, policy.barrier), (vec!["app".to_owned(), "side".to_owned()], false));
-        assert_eq!(policy.barrier_timeout, SignedDuration::from_secs(120));
+        let timeouts = (policy.prepare_timeout, policy.barrier_timeout);
+        assert_eq!(timeouts, (SignedDuration::from_secs(180), SignedDuration::from_secs(120)));
         assert_eq!((policy.exit_codes, policy.fail_codes), (vec![1, 137], vec![2]));
         assert!(policy.allow_stale_env);
     }
@@ -212,6 +222,7 @@ mod tests {
             "window=1",
             "window=0s",
             "window=25h",
+            "prepare-timeout=5m",
             "barrier-timeout=6m",
             "exit-codes=0",
             "barrier=no",

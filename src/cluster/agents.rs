@@ -52,10 +52,11 @@ impl Agents {
         })
     }
 
-    /// The ready agents by node. `None` while nothing is known about agents: the pods are not listed yet, or no agent
-    /// runs as a pod in this namespace.
+    /// The ready agents by node; while the cache is not current, those that were ready last: without them a node that is dead
+    /// would look like one whose agent does not answer. `None` while nothing is known about agents: the pods are not listed
+    /// yet, or no agent runs as a pod in this namespace.
     pub fn by_node(&self) -> Option<BTreeMap<String, ReadyAgent>> {
-        if !self.0.is_current() || self.0.is_empty() {
+        if !self.0.has_synced() || self.0.is_empty() {
             return None;
         }
         let pods = self.0.list();

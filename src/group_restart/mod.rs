@@ -104,6 +104,8 @@ pub struct Restart {
     pub containers: Vec<String>,
     /// Whether no container is started before all have stopped.
     pub barrier: bool,
+    /// How long the preparation of all pods may take, in seconds.
+    pub prepare_seconds: i64,
     /// How long a stopped container waits for the others at most, in seconds.
     pub barrier_seconds: i64,
     /// Whether the environment of the new containers may have values of `ConfigMaps` and Secrets that have changed since.
@@ -207,6 +209,7 @@ impl Case<'_> {
             name,
             containers,
             barrier: policy.barrier,
+            prepare_seconds: policy.prepare_timeout.as_secs(),
             barrier_seconds: policy.barrier_timeout.as_secs(),
             allow_stale_env: policy.allow_stale_env,
         })

@@ -109,7 +109,7 @@ impl EffectExecutor {
     ) -> Result<EffectOutput, EffectError> {
         let client = self.client.within(limit);
         match effect {
-            Effect::Pull { image, like, anew, again, .. } => {
+            Effect::Pull { container, image, like, anew, again } => {
                 if let Some(before) = again
                     && self.client.image(&before.id, false).await?.is_some()
                 {
@@ -117,7 +117,10 @@ impl EffectExecutor {
                 }
                 let touched = operation.touched();
                 let arrived = self.pull(image, like, *anew, touched, limit, progress).await?;
-                image::same_as(again.as_ref(), arrived).map(EffectOutput::Image)
+                let pulled = image::same_as(again.as_ref(), arrived)?;
+                // Its kubelet would refuse an image of root only after it has stopped the container.
+                self.image_user(container, Some(&pulled)).await?;
+                Ok(EffectOutput::Image(pulled))
             }
             Effect::Fence { container, source, attempt, image, test_create, by_process } => {
                 let (attempt, image, left) = (*attempt, image.as_ref(), clock::until(operation.deadline_at));

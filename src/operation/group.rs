@@ -38,6 +38,9 @@ pub struct GroupMembership {
     /// When all containers were prepared.
     #[serde(default)]
     pub prepared_at: Option<Timestamp>,
+    /// When the operation first touched a container: a container of the pod may have ended long before.
+    #[serde(default)]
+    pub touched_at: Option<Timestamp>,
     /// When the last container had stopped, while it waited for the other pods.
     #[serde(default)]
     pub stopped_at: Option<Timestamp>,
@@ -49,7 +52,7 @@ pub struct GroupMembership {
 impl GroupMembership {
     /// Nothing is prepared yet.
     pub fn new(task: GroupTask) -> Self {
-        Self { task, prepared_at: None, stopped_at: None, has_failed: false }
+        Self { task, prepared_at: None, touched_at: None, stopped_at: None, has_failed: false }
     }
 
     /// How far the pod is, for the status.
@@ -60,7 +63,8 @@ impl GroupMembership {
 
     /// Shifts the recorded times by the amount by which the clock was set.
     pub(super) fn shift(&mut self, by: SignedDuration) {
-        for at in [&mut self.prepared_at, &mut self.stopped_at].into_iter().flatten() {
+        let times = [&mut self.prepared_at, &mut self.touched_at, &mut self.stopped_at];
+        for at in times.into_iter().flatten() {
             *at = later(*at, by);
         }
     }
@@ -106,7 +110,9 @@ pub(super) fn may_start(operation: &Operation, snapshot: &Snapshot, now: Timesta
     );
     // While a container of the pod cannot be stopped, the time counts for those that have stopped.
     let first_stopped = operation.targets.iter().filter_map(|target| target.stopped_at).min();
-    let stopped = group.stopped_at.or(first_stopped);
+    // One that had ended before waits for the others all the same.
+    let counts_from = |at: Timestamp| group.touched_at.map_or(at, |touched| at.max(touched));
+    let stopped = group.stopped_at.or(first_stopped.map(counts_from));
     open || group.has_failed || stopped.is_some_and(|at| barrier_ends(operation, group, at) <= now)
 }
 

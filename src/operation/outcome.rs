@@ -45,7 +45,7 @@ pub enum Withdrawal {
 /// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Failure {
-    /// The image could not be pulled, is for another platform, or has another digest.
+    /// The image could not be pulled, is for another platform, has another digest, or runs as root where the spec refuses that.
     #[error("image {image} for {container} is not usable: {message}")]
     Pull {
         /// The container that needs the image.

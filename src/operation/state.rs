@@ -391,6 +391,11 @@ impl Operation {
             }
             Effect::Pull { .. } | Effect::Fence { .. } | Effect::Remove { .. } | Effect::Gate { .. } => {}
         }
+        if self.touched()
+            && let Some(group) = &mut self.group
+        {
+            group.touched_at.get_or_insert(now);
+        }
     }
 
     /// Records the result of `effect`.

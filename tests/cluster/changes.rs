@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
-    support::wait::eventually,
+    support::wait::{eventually, eventually_or},
 };
 
 /// Records the content at the container's start, whatever the volume contains later.
@@ -61,6 +61,26 @@ impl Fixture {
         listed["items"].as_array().unwrap().iter().filter(ours).cloned().collect()
     }
 
+    /// The rollout at its end. On a busy machine each pod takes long, so the time limit is for each of them.
+    fn end_of(&self, rollout: &Value) -> Value {
+        let name = rollout["metadata"]["name"].as_str().unwrap();
+        let path = format!("/apis/inplace.dev/v1alpha1/namespaces/default/inplacerollouts/{name}");
+        let has_ended =
+            |rollout: &Value| matches!(rollout["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let mut done = 0;
+        loop {
+            let rollout = eventually_or(&format!("the end, or more than {done} pods that are done"), || {
+                let rollout = self.cluster.read(&path);
+                let goes_on = has_ended(&rollout) || rollout["status"]["done"].as_u64() > Some(done);
+                if goes_on { Ok(rollout) } else { Err(rollout["status"].to_string()) }
+            });
+            if has_ended(&rollout) {
+                return rollout;
+            }
+            done = rollout["status"]["done"].as_u64().unwrap();
+        }
+    }
+
     /// Changes the content to these levels, one after the other, and waits for the rollout. Repeats that with other
     /// content while a container has read the old one: a kubelet on a busy node may refresh a volume later than the
     /// controller waits (docs/config-restart.md). Returns the last rollout and the number of rollouts.
@@ -71,14 +91,13 @@ impl Fixture {
             for level in &levels {
                 self.level(level);
             }
-            let rollout = eventually("another rollout that has ended", || {
+            let rollout = eventually("another rollout", || {
                 let is_new = |other: &Value| {
                     before.iter().all(|known| known["metadata"]["uid"] != other["metadata"]["uid"])
                 };
-                let ended =
-                    |other: &Value| matches!(other["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-                self.rollouts().into_iter().find(|other| is_new(other) && ended(other))
+                self.rollouts().into_iter().find(is_new)
             });
+            let rollout = self.end_of(&rollout);
             assert_eq!(
                 (&rollout["status"]["phase"], &rollout["status"]["done"]),
                 (&json!("Succeeded"), &json!(3)),

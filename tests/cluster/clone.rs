@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use inplace::{
-    api::status::{Engine, Phase},
+    api::status::Engine,
     cri::{client::Client, endpoint::Endpoint},
 };
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::{
     agent::Agent,
     cluster::{Cluster, block_on},
     pod::{Pod, is_ready},
-    request::ended_by_probe,
+    request::{answered, restart_probed},
     support::facts::Instance,
     support::release,
 };
@@ -145,26 +145,29 @@ fn the_clone_differs_from_the_kubelets_own_in_its_cgroup_alone() {
     let names = if spec.contains("name: mesh") { vec!["app", "mesh"] } else { vec!["app"] };
     let exec = |script: &str| cluster.kubectl(&["exec", &pod.name, "-c", "app", "--", "sh", "-c", script]);
     exec("echo kept >/memory/a; echo kept >/dev/shm/b");
-    // Clones that the kubelet ended, because a probe was due before their start: see `crash::probe`.
-    let mut ended = 0;
+    let before = pod.facts();
+    // Each instance of `app` before the last one was stopped: by a request, or by the kubelet because of a probe.
+    let mut stopped = 0;
     for name in names {
-        let before = pod.facts();
-        // Read now: a kubelet that ends a clone collects the instances before it.
-        let spec_before = runtime_spec(before.running(name));
-        let status = pod.ask(&format!("restart {name}"), Phase::Succeeded);
+        let mut spec_before = Value::Null;
+        let ([old, new], status) = restart_probed(&pod, name, |old| {
+            // Read now: a kubelet that ends a clone collects the instances before it.
+            spec_before = runtime_spec(old);
+            answered(&pod, name)
+        });
         assert_eq!(status.containers[0].engine, Engine::Recreate);
         let after = pod.facts();
-        assert!(after.fences.is_empty() && after.sandbox == before.sandbox && after.ip == before.ip);
-        let [old, new] = [before.running(name), after.running(name)];
-        let probed = ended_by_probe(&status);
-        ended += probed;
-        assert_eq!((old.attempt, new.attempt as usize), (0, 1 + probed), "{status:#?}");
-        assert_same((old, &spec_before), (new, &runtime_spec(new)));
+        assert!(after.sandbox == before.sandbox && after.ip == before.ip);
+        assert!(!old.by_operation, "{old:#?}");
+        assert_same((&old, &spec_before), (&new, &runtime_spec(&new)));
+        if name == "app" {
+            stopped = new.attempt as usize;
+        }
     }
     // The preStop handler ran once per stop, the written files are there, and `exec` reaches the new instance.
     let reported = exec("cat /scratch/made /scratch/prestop /memory/a /dev/shm/b; cat /etc/hosts");
     let kept = |stops: usize| format!("made\n{}kept\nkept\n", "stopped\n".repeat(stops));
-    assert!((1..=1 + ended).any(|stops| reported.starts_with(&kept(stops))), "{reported}");
+    assert!((1..=stopped).any(|stops| reported.starts_with(&kept(stops))), "{reported}");
     assert!(reported.contains("alias.example"), "{reported}");
     pod.wait("it is Ready", is_ready);
 }

@@ -33,12 +33,12 @@ const GOES: Duration = Duration::from_secs(90);
 
 const SECOND: &str = "second";
 
-/// Runs the same test in every moment of both engines, in parallel.
+/// Runs the same test for every moment of both engines, in parallel. The test begins the operation.
 fn in_every_moment(cluster: &Cluster, does: impl Fn(&OngoingOperation<'_>) + Sync) {
     thread::scope(|scope| {
         for (engine, moment) in ENGINES.iter().flat_map(|engine| MOMENTS.map(|moment| (*engine, moment))) {
             let does = &does;
-            scope.spawn(move || does(&OngoingOperation::set(cluster, engine, moment)));
+            scope.spawn(move || does(&OngoingOperation::prepare(cluster, engine, moment)));
         }
     });
 }
@@ -86,6 +86,7 @@ fn end_of_rollback(ongoing: &OngoingOperation<'_>) -> (Phase, String) {
 fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
     Agent::shared();
     in_every_moment(Cluster::shared(), |ongoing| {
+        ongoing.begin();
         ongoing.pod.annotate(REQUEST, None);
         let status = ongoing.pod.answer(FIRST);
         ongoing.check_engine(&status);
@@ -107,6 +108,7 @@ fn a_request_that_is_withdrawn_is_cancelled_until_it_touches_something() {
 fn a_request_that_is_replaced_gives_way_until_it_touches_something_and_the_new_one_is_done() {
     Agent::shared();
     in_every_moment(Cluster::shared(), |ongoing| {
+        ongoing.begin();
         let second = json!({"id": SECOND, "containers": [{"name": "app"}]}).to_string();
         if ongoing.moment == Moment::Rollback {
             ongoing.pod.request(&second);
@@ -162,12 +164,16 @@ fn delete(pod: &Pod<'_>) {
     block_on(pod.api.delete(&pod.name, &DeleteParams::default())).unwrap();
 }
 
-/// Evicts a pod as `kubectl drain` does.
-fn evict(pod: &Pod<'_>) {
+/// The version of evictions that the API server knows.
+fn eviction_version(cluster: &Cluster) -> &'static str {
     // Debian's build has an empty `minor`.
-    let release = block_on(pod.cluster.client.apiserver_version()).unwrap().git_version;
+    let release = block_on(cluster.client.apiserver_version()).unwrap().git_version;
     let minor: u32 = release.split('.').nth(1).unwrap().parse().unwrap();
-    let version = if minor < 22 { "policy/v1beta1" } else { "policy/v1" };
+    if minor < 22 { "policy/v1beta1" } else { "policy/v1" }
+}
+
+/// Evicts a pod as `kubectl drain` does.
+fn evict(pod: &Pod<'_>, version: &str) {
     let eviction = json!({
         "apiVersion": version, "kind": "Eviction",
         "metadata": {"name": pod.name, "namespace": pod.namespace},
@@ -183,6 +189,8 @@ fn evict(pod: &Pod<'_>) {
 fn a_pod_that_is_deleted_goes_in_every_moment() {
     Agent::shared();
     in_every_moment(Cluster::shared(), |ongoing| {
+        ongoing.hold();
+        ongoing.begin();
         delete(&ongoing.pod);
         watch_it_go(ongoing, GOES);
     });
@@ -317,12 +325,14 @@ fn a_node_is_drained_in_the_middle_and_a_pod_that_is_made_again_is_a_new_one() {
         setting.map(|ongoing| ongoing.join().unwrap()).into()
     });
     cluster.kubectl(&["cordon", &node.name]);
-    evict(&old);
+    let version = eviction_version(&cluster);
+    evict(&old, version);
     thread::scope(|scope| {
         for ongoing in &ongoing_operations {
             scope.spawn(|| {
+                ongoing.hold();
                 ongoing.begin();
-                evict(&ongoing.pod);
+                evict(&ongoing.pod, version);
                 watch_it_go(ongoing, GOES);
             });
         }

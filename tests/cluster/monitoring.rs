@@ -94,9 +94,9 @@ fn started(cluster: &Cluster, agent: &Agent, controller: &Agent) -> Prometheus {
     Prometheus::start(&folder, &config.to_string())
 }
 
-/// The alert for closed pods, if it fires. `Err` with the alerts while one fires that a busy machine does not explain.
+/// The alert for closed pods, if it fires. `Err` while one fires that a busy machine does not explain, and without an answer.
 fn closed_pods(prometheus: &Prometheus) -> Result<Option<Value>, String> {
-    let firing = prometheus.firing();
+    let firing = prometheus.firing()?;
     let names: Vec<_> = firing.iter().map(|alert| alert["labels"]["alertname"].as_str().unwrap()).collect();
     if !names.iter().all(|name| *name == CLOSED || LATE.contains(name)) {
         return Err(format!("{names:?}"));
@@ -104,7 +104,7 @@ fn closed_pods(prometheus: &Prometheus) -> Result<Option<Value>, String> {
     Ok(firing.into_iter().find(|alert| alert["labels"]["alertname"] == CLOSED))
 }
 
-/// `Err` with the queries of the dashboard that have no data yet. One that cannot be evaluated fails the test.
+/// `Err` with the queries of the dashboard that have no data yet, or with one that is not answered yet or cannot be evaluated.
 fn without_data(prometheus: &Prometheus) -> Result<(), String> {
     let board = fs::read_to_string("daemonset/monitoring/dashboard.json").unwrap();
     let board: Value = serde_json::from_str(&board).unwrap();
@@ -113,7 +113,7 @@ fn without_data(prometheus: &Prometheus) -> Result<(), String> {
     let queries = targets.map(|target| target["expr"].as_str().unwrap().replace("$__rate_interval", "1m"));
     let mut empty = Vec::new();
     for query in queries {
-        let samples = prometheus.query(&query).unwrap_or_else(|why| panic!("{why}"));
+        let samples = prometheus.query(&query)?;
         if samples.is_empty() && !QUIET.iter().any(|part| query.contains(part)) {
             empty.push(query);
         }
@@ -148,12 +148,16 @@ fn rolled_out(cluster: &Cluster, name: &str, strategy: &str) {
         "metadata": {"name": "monitored", "namespace": "default"},
         "spec": {"metrics": [{"name": "runs", "provider": {"exec": {"container": "app", "command": ["true"]}}}]}});
     cluster.apply(&hook.to_string());
-    let pod =
-        if strategy == "Rolling" { json!({"preHook": {"templateName": "monitored"}}) } else { json!({}) };
-    let rollout = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
+    let mut rollout = json!({"apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"target": {"selector": {"matchLabels": {"app": "monitored"}}}, "containers": [{"name": "app"}],
-            "strategy": strategy, "maxUnavailable": "100%", "pod": pod}});
+            "strategy": strategy, "maxUnavailable": "100%"}});
+    if strategy == "Rolling" {
+        rollout["spec"]["pod"] = json!({"preHook": {"templateName": "monitored"}});
+    } else {
+        // A busy machine may not prepare the pods within the default of 30 s.
+        rollout["spec"]["together"] = json!({"prepareTimeoutSeconds": 120});
+    }
     cluster.apply(&rollout.to_string());
     eventually_or(name, || {
         let path = format!("/apis/inplace.dev/v1alpha1/namespaces/default/inplacerollouts/{name}");

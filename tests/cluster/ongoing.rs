@@ -47,6 +47,17 @@ pub(crate) enum Moment {
     Rollback,
 }
 
+impl Moment {
+    /// The version of the container whose preStop handler runs.
+    fn stopping(self) -> Option<&'static str> {
+        match self {
+            Self::Swap => Some("v1"),
+            Self::Rollback => Some("v3"),
+            Self::Pull | Self::Drain | Self::Verify => None,
+        }
+    }
+}
+
 pub(crate) const MOMENTS: [Moment; 5] =
     [Moment::Pull, Moment::Drain, Moment::Swap, Moment::Verify, Moment::Rollback];
 pub(crate) const ENGINES: [Engine; 2] = [Engine::Recreate, Engine::Respec];
@@ -57,9 +68,10 @@ pub(crate) const FIRST: &str = "first";
 /// How long the preStop handler of a container takes, in seconds.
 const HANDLER: u64 = 3;
 
-/// A pod that is slow to stop, records each stop, and whose `v3` never becomes Ready.
+/// A pod that is slow to stop, records each stop, and whose `v3` never becomes Ready. See [`OngoingOperation::hold`].
 pub(crate) fn slow_to_stop(image: &str) -> Value {
-    let handler = format!("cat /etc/version >>/dev/shm/stops; sleep {HANDLER}");
+    let held = "while [ -e /dev/shm/hold-$(cat /etc/version) ]; do sleep 1; done";
+    let handler = format!("cat /etc/version >>/dev/shm/stops; sleep {HANDLER}; {held}");
     json!({
         "terminationGracePeriodSeconds": 10,
         "readinessGates": [{"conditionType": GATE}],
@@ -77,11 +89,16 @@ pub(crate) fn slow_to_stop(image: &str) -> Value {
 /// Reads the shared memory by way of the first process of the sandbox, which outlives the containers: on a busy node the pauses
 /// between calls to the runtime are longer than a handler runs.
 pub(crate) fn await_stops(cluster: &Cluster, sandbox: &str, stops: &[&str]) {
-    let file = format!("/proc/{}/root/dev/shm/stops", first_process(cluster, sandbox));
+    let file = format!("{}/stops", shared_memory(cluster, sandbox));
     eventually(&format!("the stops {stops:?} in {file}"), || {
         let recorded = fs::read_to_string(&file).unwrap_or_default();
         recorded.lines().collect::<Vec<_>>().starts_with(stops).then_some(())
     });
+}
+
+/// The folder of the memory that the containers of a sandbox share, on the node.
+fn shared_memory(cluster: &Cluster, sandbox: &str) -> String {
+    format!("/proc/{}/root/dev/shm", first_process(cluster, sandbox))
 }
 
 /// The pod, the engine and the moment of its operation, and the state before.
@@ -119,7 +136,12 @@ impl<'a> OngoingOperation<'a> {
             }
             _ => (cluster.image("app:v1"), format!("app:{new}")),
         };
-        let pod = Pod::make(cluster, &name, json!({"spec": slow_to_stop(&old)}));
+        let mut spec = slow_to_stop(&old);
+        if moment.stopping().is_some() {
+            // A handler that is held must not exceed it.
+            spec["terminationGracePeriodSeconds"] = 120.into();
+        }
+        let pod = Pod::make(cluster, &name, json!({"spec": spec}));
         pod.wait("it is Ready", is_ready);
         let before = pod.facts().settled();
         if engine == Engine::Recreate {
@@ -154,6 +176,20 @@ impl<'a> OngoingOperation<'a> {
                 running.any(|container| !is_fence(&container) && is_new(&container)).then_some(())
             }),
         }
+    }
+
+    /// Lets the preStop handler of this moment, before it begins, run until [`watch_it_go`] finds that the agent knows of the
+    /// deletion: until then it may replace a container that has stopped.
+    pub(crate) fn hold(&self) {
+        if let Some(file) = self.hold_file() {
+            fs::write(file, "").unwrap();
+        }
+    }
+
+    /// The file that [`Self::hold`] creates.
+    fn hold_file(&self) -> Option<String> {
+        let version = self.moment.stopping()?;
+        Some(format!("{}/hold-{version}", shared_memory(self.pod.cluster, &self.before.sandbox)))
     }
 
     /// True when nothing has been touched yet.
@@ -260,14 +296,14 @@ pub(crate) fn remove_sandboxes(pod: &Pod<'_>) {
     eventually(&format!("the sandboxes of {pod:?} to be removed"), || (!has_sandbox(pod)).then_some(()));
 }
 
-/// Waits until nothing runs in a terminating pod, within `limit`, and then until it is removed. Asserts that
-/// meanwhile only its kubelet created containers, that nothing of it remains, and that its request has ended: as
+/// Waits until nothing runs in a terminating pod whose handler was held, within `limit`, and then until it is removed. Asserts
+/// that meanwhile only its kubelet created containers, that nothing of it remains, and that its request has ended: as
 /// failed, unless it had ended before the deletion, as on a busy machine.
 pub(crate) fn watch_it_go(ongoing: &OngoingOperation<'_>, limit: Duration) {
     let pod = &ongoing.pod;
     let ids = |containers: &[Container]| containers.iter().map(|c| c.id.clone()).collect::<Vec<_>>();
     let there = ids(&containers(pod));
-    let mut made = Vec::new();
+    let (mut made, mut hold) = (Vec::new(), ongoing.hold_file());
     let end = crate::traffic::now() + limit;
     loop {
         let left = containers(pod);
@@ -275,6 +311,12 @@ pub(crate) fn watch_it_go(ongoing: &OngoingOperation<'_>, limit: Duration) {
             break;
         }
         assert!(crate::traffic::now() < end, "{ongoing:?} does not go: {left:#?}");
+        // The agent removes the fence as soon as it knows of the deletion.
+        if !left.iter().any(|container| is_fence(container) && is_running(container))
+            && let Some(file) = hold.take()
+        {
+            fs::remove_file(file).unwrap();
+        }
         for container in left {
             let ours = container.labels.contains_key(OPERATION) || is_fence(&container);
             if ours && !there.contains(&container.id) && !made.contains(&container.id) {

@@ -11,6 +11,7 @@ use crate::{
     agent::{Agent, status},
     cluster::Cluster,
     pod::{PAIR, Pod, annotation, container},
+    request::{spec_image, swap},
     support::wait::eventually,
 };
 
@@ -70,6 +71,26 @@ fn what_cannot_be_done_is_refused_with_what_to_change_and_touches_nothing() {
     assert_eq!(pod.get().spec, spec);
     // The pod is still served.
     pod.ask("restart app", Phase::Succeeded);
+}
+
+/// Its kubelet refuses such an image as well, but after it has stopped the container.
+#[test]
+fn an_image_of_root_stops_nothing_where_the_spec_refuses_root() {
+    Agent::shared();
+    let cluster = Cluster::shared();
+    let spec = "
+terminationGracePeriodSeconds: 2
+securityContext: {runAsNonRoot: true}
+containers:
+- {name: app, image: lab/app:user}
+";
+    let pod = Pod::run(cluster, "not-root", spec);
+    let before = pod.facts();
+    let status = swap(&pod, "lab/app:v2", json!({}), Phase::Failed);
+    assert_eq!(status.reason, "PullFailed", "{status:#?}");
+    assert!(status.message.contains("runAsNonRoot"), "{}", status.message);
+    assert_eq!(pod.facts(), before);
+    assert_eq!(spec_image(&pod.get(), "app"), cluster.image("app:user"));
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Builds requests with new ids, and checks the pod after a request has ended.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use inplace::{
     api::status::{ContainerReport, Phase, Status},
@@ -12,9 +15,14 @@ use serde_json::{Value, json};
 use crate::{
     cluster::Cluster,
     pod::{Pod, container, is_ready},
-    support::facts::{Facts, Instance},
-    support::wait::{eventually, eventually_or},
+    support::facts::Instance,
+    support::wait::{eventually, eventually_within},
 };
+
+/// How long a kubelet may take until a container runs again: its longest back-off is 300 s.
+const KUBELET_STARTS_WITHIN: Duration = Duration::from_secs(480);
+/// How often a restart is requested whose new instance its kubelet ends because of a probe.
+const PROBED_TRIES: u32 = 6;
 
 /// One container, `app`, that stops immediately on SIGTERM.
 pub(crate) const ONE: &str = "
@@ -48,6 +56,42 @@ pub(crate) fn restart(pod: &Pod<'_>, name: &str, more: Value, phase: Phase) -> S
     pod.ask(&request(pod.cluster, &[(name, None)], more), phase)
 }
 
+/// The same, whatever the end is.
+pub(crate) fn answered(pod: &Pod<'_>, name: &str) -> Status {
+    pod.answer(&pod.request(&request(pod.cluster, &[(name, None)], json!({}))))
+}
+
+/// Restarts a container with a liveness or startup probe. Returns the instance before, the new one, and the status.
+///
+/// A probe may be due before the start of the new instance (see `crash::probe`): then its kubelet ends that one, and the
+/// operation replaces it. If the operation cannot know that in time, it fails, or it has ended before. The kubelet starts the
+/// next instance then (docs/limits.md), and the restart is requested again.
+pub(crate) fn restart_probed(
+    pod: &Pod<'_>,
+    name: &str,
+    mut ask: impl FnMut(&Instance) -> Status,
+) -> ([Instance; 2], Status) {
+    for _ in 0..PROBED_TRIES {
+        let (before, object) = shown(pod, name);
+        let status = ask(&before);
+        let (after, object_after) = shown(pod, name);
+        let own = before.attempt + 1 + u32::try_from(ended_by_probe(&status)).unwrap();
+        let has_exited = (status.phase, status.reason.as_str()) == (Phase::Failed, "Exited");
+        let ended_later = status.phase == Phase::Succeeded && after.attempt > own;
+        if !after.by_operation && (has_exited || ended_later) {
+            continue;
+        }
+        assert_eq!(status.phase, Phase::Succeeded, "{status:#?}, {:#?}", pod.events());
+        let report = &status.containers[0];
+        assert_eq!(report.from.container_id, before.id, "{status:#?}");
+        assert_eq!(report.to.as_ref().unwrap().container_id, after.id, "{status:#?}");
+        assert_eq!(after.attempt, own, "{status:#?}, {:#?}", pod.events());
+        assert_eq!(spec_image(&object_after, name), spec_image(&object, name));
+        return ([before, after], status);
+    }
+    panic!("{pod:?}: its kubelet has ended {PROBED_TRIES} instances of {name}: {:#?}", pod.events());
+}
+
 /// The image in the pod's spec.
 pub(crate) fn spec_image(object: &Object, name: &str) -> String {
     let spec = object.spec.as_ref().unwrap();
@@ -72,17 +116,7 @@ pub(crate) fn adopted_without_lost(pod: &Pod<'_>, name: &str, image: &str, lost:
 /// The same for a container after a rollback. A kubelet that receives the spec late may stop the restored instance once more,
 /// and starts the next one by itself (docs/limits.md): then that one is returned.
 pub(crate) fn restored(pod: &Pod<'_>, report: &ContainerReport, image: &str) -> Instance {
-    let (instance, object) = eventually_or("the kubelet shows the restored container", || {
-        let (facts, object) = (pod.facts(), pod.get());
-        // Only an operation would leave these.
-        let is_left = |other: &Instance| {
-            let is_created = other.by_operation && other.state == ContainerState::ContainerCreated;
-            is_created || other.name.starts_with("inplace-standby")
-        };
-        assert!(facts.fences.is_empty() && !facts.instances.iter().any(is_left), "{facts:#?}");
-        let shown = shown_alone(&facts, &object, &report.name).cloned();
-        shown.map(|instance| (instance, object)).ok_or_else(|| format!("{facts:#?}"))
-    });
+    let (instance, object) = shown(pod, &report.name);
     let restored = report.to.as_ref().unwrap();
     let by_kubelet = instance.attempt > restored.attempt && !instance.by_operation;
     assert!(instance.id == restored.container_id || by_kubelet, "{report:#?}: {instance:#?}");
@@ -90,13 +124,22 @@ pub(crate) fn restored(pod: &Pod<'_>, report: &ContainerReport, image: &str) -> 
     instance
 }
 
-/// The only instance of the container that runs, if the kubelet reports it and the pod as Ready.
-pub(crate) fn shown_alone<'a>(facts: &'a Facts, pod: &Object, name: &str) -> Option<&'a Instance> {
-    let running: Vec<_> = facts.of(name).filter(|instance| instance.pid != 0).collect();
-    match running[..] {
-        [instance] if is_shown(pod, instance) => Some(instance),
-        _ => None,
-    }
+/// Waits until one instance of the container runs, and the kubelet reports it and the pod as Ready. No operation is in progress.
+fn shown(pod: &Pod<'_>, name: &str) -> (Instance, Object) {
+    eventually_within(KUBELET_STARTS_WITHIN, &format!("the kubelet shows {name} of {pod:?}"), || {
+        let (facts, object) = (pod.facts(), pod.get());
+        // Only an operation would leave these.
+        let is_left = |other: &Instance| {
+            let is_created = other.by_operation && other.state == ContainerState::ContainerCreated;
+            is_created || other.name.starts_with("inplace-standby")
+        };
+        assert!(facts.fences.is_empty() && !facts.instances.iter().any(is_left), "{facts:#?}");
+        let running: Vec<_> = facts.of(name).filter(|instance| instance.pid != 0).collect();
+        match running[..] {
+            [instance] if is_shown(&object, instance) => Ok((instance.clone(), object)),
+            _ => Err(format!("{facts:#?}")),
+        }
+    })
 }
 
 /// True when the kubelet reports the pod, and this instance in it, as Ready.

@@ -79,13 +79,18 @@ fn counts(pod: &Pod<'_>, name: &str) -> Vec<i32> {
     counts
 }
 
-/// Asserts that each container in the status has the next attempt, made over the runtime's socket; returns the
-/// downtimes in milliseconds.
+/// Asserts that each container in the status has the next attempt, made over the runtime's socket, and was down for less than
+/// the back-off of a kubelet that has started every instance; returns the downtimes in milliseconds.
 fn check_new_instances(status: &Status) -> Vec<i64> {
     let reports = status.containers.iter().map(|report| {
         assert_eq!(report.engine, Engine::Recreate, "{status:#?}");
         assert_eq!(report.to.as_ref().unwrap().attempt, report.from.attempt + 1, "{status:#?}");
-        report.downtime_ms.unwrap_or_else(|| panic!("{status:#?}"))
+        let down = report.downtime_ms.unwrap_or_else(|| panic!("{status:#?}"));
+        // The first restart has none, and the second one's is as short as a slow start.
+        let restart = report.from.attempt + 1;
+        let back_off = (HOLDS_BACK_MS << restart.saturating_sub(2)).min(1_000 * BACK_OFFS);
+        assert!(restart < 3 || down < back_off, "{status:#?}");
+        down
     });
     reports.collect()
 }
@@ -147,9 +152,10 @@ fn a_hundred_restarts_and_the_kubelet_holds_none_back_and_starts_no_second_one()
 
     let each = 2 * CYCLES.iter().filter(|cycle| cycle.contains("app")).count();
     assert_eq!((natural.len(), stretched.len(), each), (50, 50, 10));
-    assert!(natural.iter().all(|ms| *ms < HOLDS_BACK_MS), "{natural:?}");
-    // By now each back-off would be many times the shortest.
-    assert!(stretched.iter().all(|ms| *ms < 3 * HOLDS_BACK_MS), "{stretched:?}");
+    // A single start may be slow.
+    for (downs, bound) in [(&natural, HOLDS_BACK_MS), (&stretched, 3 * HOLDS_BACK_MS)] {
+        assert!(2 * downs.iter().filter(|ms| **ms < bound).count() > downs.len(), "{downs:?}, {bound} ms");
+    }
     for (pod, before) in pods.iter().zip(&before) {
         let after = pod.facts().settled();
         assert_eq!(kept(&after), kept(before));
@@ -182,8 +188,10 @@ fn a_hundred_restarts_and_the_kubelet_holds_none_back_and_starts_no_second_one()
 }
 
 /// Sends every pod its requests, one pod at a time or all pods at once. Returns the downtime of each container. Asserts that
-/// the requests of a pod took less than the back-offs of so many restarts.
+/// no new instance was held back, and that the requests of a pod took less than the back-offs of so many restarts.
 fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
+    // All at once wait for each other, and come after so many restarts that each back-off would be many times the shortest.
+    let bound = if at_once { 3 * HOLDS_BACK_MS } else { HOLDS_BACK_MS };
     let alone = Mutex::new(());
     let cycles = |pod: &Pod<'_>| {
         let (mut down, mut took) = (Vec::new(), 0);
@@ -197,8 +205,12 @@ fn half(pods: &[Pod<'_>], id: &str, at_once: bool) -> Vec<i64> {
             // observed.
             let facts = pod.facts().settled();
             for name in names.split(',') {
-                let count = adopted(pod, name, &facts);
-                assert_eq!(count, i32::try_from(facts.running(name).attempt).unwrap());
+                let (count, new) = (adopted(pod, name, &facts), facts.running(name));
+                assert_eq!(count, i32::try_from(new.attempt).unwrap());
+                // A back-off delays the creation, a slow machine most of all the start.
+                let report = status.containers.iter().find(|report| report.name == name).unwrap();
+                let until = new.created_at / 1_000_000 - report.stopped_at.unwrap().as_millisecond();
+                assert!(until < bound, "{pod:?}: {name} was created after {until} ms: {status:#?}");
             }
         }
         assert!(took < BACK_OFFS, "{pod:?}: {} restarts took {took} s", down.len());

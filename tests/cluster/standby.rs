@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// Each instance writes its own name and what happens to it into a folder of the node, and needs some time to stop. Only
-/// the first two, the container and its standby, become Ready. The standby needs much less time than the others: its kubelet ends
-/// it when the pod's own containers have stopped (docs/start-first.md), and the agent may first have to wait for a probe in it.
+/// the first two, the container and its standby, become Ready. When the pod is deleted, its own containers end after the standby:
+/// its kubelet ends the standby when they have stopped (docs/start-first.md), and the agent may first wait for a probe in it.
 const RECORDED: &str = "
-terminationGracePeriodSeconds: 30
+terminationGracePeriodSeconds: 120
 volumes: [{name: out, hostPath: {path: OUT}}]
 containers:
 - name: app
@@ -34,14 +34,24 @@ containers:
   - |
     id=$(cat /proc/sys/kernel/random/uuid)
     echo $id >/tmp/id
-    pause=16
-    if [ ! -e /out/second ]; then
-      [ ! -e /out/ready ] || { touch /out/second; pause=1; }
+    if [ ! -e /out/standby ]; then
+      [ ! -e /out/ready ] || echo $id >/out/standby
       echo $id >>/out/ready
     fi
-    echo $id start >>/out/log
+    ends() {
+      echo $id term >>/out/log
+      sleep 1
+      if [ -e /out/deleted ] && ! grep -q $id /out/standby; then
+        until grep -qf /out/standby /out/ended; do sleep 1; done
+      fi
+      echo $id end >>/out/log
+      echo $id >>/out/ended
+      kill $server
+      exit 0
+    }
     serve 8080 & server=$!
-    trap 'echo $id term >>/out/log; sleep $pause; echo $id end >>/out/log; kill $server; exit 0' TERM
+    trap ends TERM
+    echo $id start >>/out/log
     while :; do sleep 3600 & wait $!; done
   ports: [{containerPort: 8080}]
   volumeMounts: [{name: out, mountPath: /out}]
@@ -70,15 +80,18 @@ fn a_standby_of_a_deleted_pod_gets_its_handler_and_its_grace_period() {
             let standbys = containers(&pod).into_iter().filter(is_running);
             standbys.into_iter().find(|one| one.labels.contains_key(STANDBY)).map(drop)
         });
+        let expected = if step == Step::Standby { 2 } else { 3 };
+        let log = || fs::read_to_string(out.join("log")).unwrap_or_default();
+        eventually("the start of each", || (log().matches(" start").count() == expected).then_some(()));
+        fs::write(out.join("deleted"), "").unwrap();
         block_on(pod.api.delete(&pod.name, &DeleteParams::default())).unwrap();
         pod.until(GOING, "it is gone", |seen| seen.gone);
 
-        let log = fs::read_to_string(out.join("log")).unwrap();
+        let log = log();
         let mut instances = BTreeMap::<_, Vec<_>>::new();
         for (id, what) in log.lines().map(|line| line.split_once(' ').unwrap()) {
             instances.entry(id).or_default().push(what);
         }
-        let expected = if step == Step::Standby { 2 } else { 3 };
         assert_eq!(instances.len(), expected, "{moment}: {log}");
         for (id, what) in instances {
             assert_eq!(what, ["start", "preStop", "term", "end"], "{moment}: {id} in\n{log}");

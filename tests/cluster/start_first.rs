@@ -73,8 +73,7 @@ containers:
   readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, timeoutSeconds: 30}
 ";
 
-/// The same server; in its image v2, each instance after the first one never becomes Ready: the probe begins when the file
-/// exists.
+/// The same server; in its image v2, each instance after the first one never becomes Ready.
 const UNREADY: &str = "
 terminationGracePeriodSeconds: 5
 securityContext: {sysctls: [{name: net.ipv4.tcp_migrate_req, value: '1'}]}
@@ -85,15 +84,12 @@ containers:
   - sh
   - -c
   - |
-    if grep -q v2 /etc/version; then
-      [ ! -e /dev/shm/began ] || touch /tmp/unready
-      touch /dev/shm/began
-    fi
+    if grep -q v1 /etc/version || [ ! -e /dev/shm/began ]; then touch /tmp/ready; fi
+    if grep -q v2 /etc/version; then touch /dev/shm/began; fi
     exec serve 8080
   ports: [{containerPort: 8080}]
   readinessProbe:
-    exec: {command: [test, '!', -e, /tmp/unready]}
-    initialDelaySeconds: 3
+    exec: {command: [test, -e, /tmp/ready]}
     periodSeconds: 1
     timeoutSeconds: 30
     failureThreshold: 1
@@ -118,6 +114,10 @@ containers:
 const AT_ONCE: usize = 2;
 /// Time limit of one request.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Time limit of an operation in which a standby and then a new instance have [`READY_TIMEOUT`].
+const BOTH: Duration = Duration::from_secs(300);
+/// In seconds. The probe of a standby is a process in it, which starts late on a busy machine.
+const READY_TIMEOUT: u32 = 60;
 /// Pause of a sender between two requests, so that the load of several clients leaves the machine to the kubelet.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -307,9 +307,10 @@ fn an_image_whose_standby_serves_and_whose_container_fails_is_rolled_back_and_th
         let pod = Pod::run(Cluster::shared(), name, spec);
         let client = Client::of(&pod);
         let before = pod.facts().settled().running("app").clone();
-        let more = json!({"order": "StartFirst", "readyTimeoutSeconds": 15});
+        let more = json!({"order": "StartFirst", "readyTimeoutSeconds": READY_TIMEOUT});
         let swap = request(pod.cluster, &[("app", Some("lab/app:v2"))], more);
-        let status = pod.ask(&swap, Phase::RolledBack);
+        let status = pod.answer_within(BOTH, &pod.request(&swap));
+        assert_eq!(status.phase, Phase::RolledBack, "{name}: {status:#?}");
         eprintln!("{name}: {} {}", status.reason, status.message);
         let instance = restored(&pod, &status.containers[0], "lab/app:v1");
         assert_eq!(instance.version, "v1", "{name}");

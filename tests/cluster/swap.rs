@@ -4,13 +4,13 @@
 #![expect(clippy::print_stderr, reason = "figures for whoever reads the log")]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     process::{self, Command},
     thread,
 };
 
 use inplace::{
-    api::status::{Engine, Phase, Step},
+    api::status::{ContainerReport, Engine, Phase, Step},
     cri::{
         client::Client,
         endpoint::Endpoint,
@@ -28,7 +28,8 @@ use crate::{
     instances::{Instance, Instances, Record},
     ongoing::{raw_channel, running_fence, slow_to_stop},
     pod::{PAIR, Pod, container, is, is_ready},
-    request::{ONE, adopted, event, request, restored, spec_image, swap},
+    request::{ONE, adopted, answered, event, request, restored, spec_image, swap},
+    support::facts,
     support::lab::run,
     support::wait::eventually,
     traffic::now,
@@ -38,6 +39,8 @@ use crate::{
 const HOLDS_BACK_MS: i64 = 10_000;
 /// Longer than any kubelet takes for a start without back-off.
 const HELD_BACK_MS: i64 = 5_000;
+/// After so many seconds without a start of an image a kubelet forgets its back-off for it: twice the longest one.
+const FORGETS_AFTER: i64 = 600;
 /// How many seconds a runtime may take to report that an image has exited at once. A swap that is observed for less may
 /// succeed before.
 const CRASHES_WITHIN: u32 = 5;
@@ -56,12 +59,27 @@ fn downtimes(record: &Record, pod: &Pod<'_>) -> Vec<i64> {
     instances.windows(2).map(down).collect()
 }
 
+/// Milliseconds from the end of the old instance to the creation of the new one. A back-off of the kubelet delays the creation,
+/// a slow machine most of all the start.
+fn until_created(report: &ContainerReport, new: &facts::Instance) -> i64 {
+    new.created_at / 1_000_000 - report.stopped_at.unwrap().as_millisecond()
+}
+
 /// Lets the kubelet alone swap `app`.
-fn left_to_the_kubelet(pod: &Pod<'_>, image: &str, restarts: i32) {
+fn left_to_the_kubelet(pod: &Pod<'_>, image: &str, restarts: i32) -> Object {
     somebody_sets(pod, image);
     pod.wait("the kubelet has swapped it", |pod| {
         container(pod, "app").is_some_and(|app| app.ready && app.restart_count == restarts)
-    });
+    })
+}
+
+/// Milliseconds from the end of the last instance of `app` to the start of the one that runs, as the kubelet reports both: in
+/// whole seconds.
+fn reported_down(pod: &Object) -> Option<i64> {
+    let app = container(pod, "app")?;
+    let started = app.state.as_ref()?.running.as_ref()?.started_at.as_ref()?;
+    let ended = app.last_state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?;
+    Some(1_000 * started.0.duration_since(ended.0).as_secs())
 }
 
 /// True if the kubelet reports that it holds `app` back.
@@ -70,17 +88,18 @@ fn is_held_back(pod: &Object) -> bool {
     waiting.is_some_and(|waiting| waiting.reason.as_deref() == Some("CrashLoopBackOff"))
 }
 
-/// Lets the kubelet alone swap `app`, until it has held an image back. Returns the number of swaps. A kubelet holds an image
-/// back if it stopped the last container less than the back-off of that image ago: one that takes longer for a swap does so after
-/// more swaps, because each doubles that back-off.
+/// Lets the kubelet alone swap `app`, until it has held an image back for long. Returns the number of swaps. A kubelet holds an
+/// image back if it stopped the last container less than the back-off of that image ago: one that takes longer for a swap does so
+/// after more swaps, because each doubles that back-off.
 fn swapped_until_held_back(pod: &Pod<'_>) -> usize {
+    let mut longest: Option<i64> = None;
     for (cycle, image) in cycles(12) {
-        left_to_the_kubelet(pod, image, cycle);
-        if cycle >= 4 && pod.seen().versions().any(is_held_back) {
+        longest = longest.max(reported_down(&left_to_the_kubelet(pod, image, cycle)));
+        if cycle >= 4 && longest > Some(HELD_BACK_MS) && pod.seen().versions().any(is_held_back) {
             return usize::try_from(cycle).unwrap();
         }
     }
-    panic!("{pod:?}: the kubelet holds no image back");
+    panic!("{pod:?}: the kubelet holds no image back: down for {longest:?} ms");
 }
 
 fn cycles(cycles: i32) -> impl Iterator<Item = (i32, &'static str)> {
@@ -94,22 +113,26 @@ fn ten_swaps_in_a_row_are_short_each_and_the_kubelets_are_not() {
     let (ours, theirs) = (Pod::run(cluster, "flips", ONE), Pod::run(cluster, "alone", ONE));
     // The kubelet collects previous instances while others run.
     let instances = Instances::watch(&cluster.node());
-    let (reported, alone) = thread::scope(|scope| {
+    let ((reported, created), alone): ((Vec<_>, Vec<_>), _) = thread::scope(|scope| {
         let alone = scope.spawn(|| swapped_until_held_back(&theirs));
-        let mut first = None;
+        // The kubelet's own last start of each image: what the agent starts in its place prolongs no back-off.
+        let mut by_kubelet = BTreeMap::new();
         let helped = cycles(10).map(|(cycle, image)| {
             let status = swap(&ours, image, json!({}), Phase::Succeeded);
-            let begun = *first.get_or_insert(status.started_at.unwrap());
-            let seconds = status.finished_at.unwrap().duration_since(begun).as_secs();
-            assert!(seconds <= 300, "cycle {cycle} ended after {seconds} s");
             let report = &status.containers[0];
             assert_eq!(report.engine, Engine::Respec);
             assert_eq!(report.to.as_ref().unwrap().attempt, cycle.unsigned_abs());
             let instance = adopted(&ours, "app", image);
             assert_eq!(format!("lab/app:{}", instance.version), image);
-            report.downtime_ms.unwrap()
+            let last = by_kubelet.entry(image).or_insert(instance.created_at);
+            let seconds = (instance.created_at - *last) / 1_000_000_000;
+            assert!(seconds < FORGETS_AFTER, "cycle {cycle}: {seconds} s after the kubelet's last start");
+            if !instance.by_operation {
+                *last = instance.created_at;
+            }
+            (report.downtime_ms.unwrap(), until_created(report, &instance))
         });
-        (helped.collect::<Vec<_>>(), alone.join().unwrap())
+        (helped.unzip(), alone.join().unwrap())
     });
     let record = instances.end();
     let (ours_ms, theirs_ms) = (downtimes(&record, &ours), downtimes(&record, &theirs));
@@ -117,11 +140,15 @@ fn ten_swaps_in_a_row_are_short_each_and_the_kubelets_are_not() {
     assert_eq!(theirs_ms.len(), alone);
     eprintln!("swaps back and forth, down for ms: {ours_ms:?}; left to the kubelet: {theirs_ms:?}");
     assert!(theirs_ms.iter().any(|ms| *ms > HELD_BACK_MS), "{theirs_ms:?}");
+    assert!(created.iter().all(|ms| *ms < HOLDS_BACK_MS), "held back: {created:?}");
     // On a busy machine both take longer: 250 ms is the time that the agent leaves to the kubelet, the rest is
-    // work. A back-off would exceed the bound in any case.
+    // work. A single start may be slow.
     let unhindered = theirs_ms.iter().filter(|ms| **ms < HELD_BACK_MS).max().or(theirs_ms.iter().min());
-    let bound = HOLDS_BACK_MS.min(2_000.max(250 + 4 * unhindered.unwrap()));
-    assert!(ours_ms.iter().all(|ms| *ms < bound), "{ours_ms:?}, bound {bound} ms");
+    let bound = 2_000.max(250 + 4 * unhindered.unwrap());
+    let short = ours_ms.iter().filter(|ms| **ms < bound).count();
+    assert!(2 * short > ours_ms.len(), "{ours_ms:?}, bound {bound} ms");
+    let longest = HOLDS_BACK_MS.max(bound);
+    assert!(ours_ms.iter().all(|ms| *ms < longest), "{ours_ms:?}, bound {longest} ms");
 }
 
 #[test]
@@ -179,11 +206,10 @@ fn taken_back((tag, spec, more, reason, says): (&str, &str, Value, &str, &str)) 
     eprintln!("{tag}: {}", status.message);
     // The restored container stays, and can be restarted as usual. Only a late kubelet may stop it once more: a request that
     // comes in between is refused, and the user asks again (docs/limits.md).
-    let again = || pod.answer(&pod.request(&request(pod.cluster, &[("app", None)], json!({}))));
-    let mut after = again();
+    let mut after = answered(&pod, "app");
     if after.reason == "NotRunning" {
         restored(&pod, &status.containers[0], "lab/app:v1");
-        after = again();
+        after = answered(&pod, "app");
     }
     assert_eq!(after.phase, Phase::Succeeded, "{after:#?}");
     let from = &after.containers[0].from;
@@ -200,22 +226,29 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
         status.containers[0].downtime_ms.unwrap()
     });
     let slowest = swaps.max().unwrap();
-    let (mut downs, mut alone) = (Vec::new(), Vec::new());
+    let (mut downs, mut there, mut alone) = (Vec::new(), Vec::new(), Vec::new());
     let more = json!({"minReadySeconds": CRASHES_WITHIN});
     // The busier the machine, the more often a late kubelet kills the restored instance first.
     while alone.len() < 2 && downs.len() < 12 || downs.len() < 3 {
         let status = swap(&pod, "lab/app:crash", more.clone(), Phase::RolledBack);
-        let instance = restored(&pod, &status.containers[0], "lab/app:v1");
+        let report = &status.containers[0];
+        let instance = restored(&pod, report, "lab/app:v1");
         assert_eq!(instance.version, "v1");
         let facts = pod.facts();
         // The kubelet keeps only the last exited instance, which is another one if the kubelet killed the
         // restored instance first.
-        let crashed =
-            facts.of("app").find(|other| other.exit_code == 3 && other.attempt + 1 == instance.attempt);
-        alone.extend(crashed.map(|crashed| (instance.started_at - crashed.finished_at) / 1_000_000));
-        downs.push(status.containers[0].downtime_ms.unwrap());
+        let is_between = |other: &facts::Instance| {
+            other.attempt == report.from.attempt + 1 && other.attempt + 1 == instance.attempt
+        };
+        if let Some(crashed) = facts.of("app").find(|other| other.exit_code == 3 && is_between(other)) {
+            there.push(until_created(report, crashed));
+            alone.push((instance.started_at - crashed.finished_at) / 1_000_000);
+        }
+        downs.push(report.downtime_ms.unwrap());
     }
-    eprintln!("ms from the stop to the old image running again: {downs:?}, and from the crash: {alone:?}");
+    eprintln!(
+        "ms from the stop to the old image running again: {downs:?}, to the new one: {there:?}, and from the crash: {alone:?}"
+    );
     // On a busy machine a swap takes longer as well: stop, head start of the kubelet, and start.
     let bound = 500.max(2 * slowest);
     let fastest = alone.iter().min().copied().unwrap_or(i64::MAX);
@@ -224,8 +257,9 @@ fn the_way_back_is_short_while_the_kubelet_holds_the_image_back() {
     assert!(alone.iter().all(|ms| *ms < longest), "{alone:?}, bound {longest} ms");
     // Nor does the kubelet delay the crashing image on the way there: from the second time on it could, for ten seconds at
     // least.
-    assert!(downs[1..].iter().any(|down| *down < HOLDS_BACK_MS), "{downs:?}");
-    assert!(downs.iter().all(|down| *down < 25_000), "{downs:?}");
+    assert!(there.iter().all(|ms| *ms < HOLDS_BACK_MS), "{there:?}");
+    let longest = 25_000.max(8 * slowest);
+    assert!(downs.iter().all(|down| *down < longest), "{downs:?}, bound {longest} ms");
 }
 
 #[test]

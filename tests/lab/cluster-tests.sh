@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs all cluster tests, four at a time, in three processes: those of `crash`, one after the other, on one cluster; those of `soak`
-# and `workloads`, which have their own clusters and take minutes, one after the other; all others, two at a time. Tests of `load` and
-# `scale` keep the whole machine busy: they run alone, at the end, unless it is later than INPLACE_TESTS_UNTIL (seconds since 1970),
-# if that is set: then it is reported that they did not run. A process in which no test runs counts as failed.
+# Runs all cluster tests, four at a time, in three processes that take about as long as each other: those of `crash`, one after the
+# other, on one cluster; those of `rolled`, `seeds`, `soak` and `workloads`, which have their own clusters and take minutes, one after
+# the other; all others, two at a time. Tests of `load` and `scale` keep the whole machine busy: they run alone, at the end, unless it
+# is later than INPLACE_TESTS_UNTIL (seconds since 1970), if that is set: then it is reported that they did not run. A process in
+# which no test runs counts as failed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder=$(mktemp -d)
@@ -32,12 +33,14 @@ run_alone() { # MODULE
 
 "${build[@]}" --no-run
 beside=()
+own_cluster=(rolled:: seeds:: soak:: workloads::)
 trap 'kill "${beside[@]}" 2>/dev/null || true; rm -rf "$folder"' EXIT
 parallel_tests --test-threads 1 crash:: &
 beside+=("$!")
-parallel_tests --test-threads 1 soak:: workloads:: &
+parallel_tests --test-threads 1 "${own_cluster[@]}" &
 beside+=("$!")
-others=(--skip crash:: --skip soak:: --skip workloads:: --skip load:: --skip scale::)
+others=(--skip crash:: --skip load:: --skip scale::)
+for module in "${own_cluster[@]}"; do others+=(--skip "$module"); done
 status=0
 parallel_tests --test-threads 2 "${others[@]}" || status=$?
 for process in "${beside[@]}"; do

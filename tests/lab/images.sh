@@ -7,6 +7,7 @@
 # app-crash      writes an error to stderr and exits 3 at once     app-late     runs 2 s, then exits 1
 # app-noentry    its entrypoint does not exist                     app-nocmd    has neither entrypoint nor command
 # app-stubborn   ignores SIGTERM                                   app-alien    is for another architecture
+# app-user       as app-v1, and does not run as root
 # python, main, canary-hook      substitutes for the images that the published manifests of workloads name
 # python3-v1, v2 the Python of this machine, for the examples
 # OUTDIR/digests has a line "name digest" for each image.

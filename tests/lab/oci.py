@@ -162,6 +162,7 @@ def apps(out, busybox, serve):
     write(out, "app:noentry", Image(first, {"Entrypoint": ["/bin/not-there"]}))
     write(out, "app:stubborn", Image(first, shell("trap '' TERM; while :; do sleep 3600; done")))
     write(out, "app:nocmd", Image(first, {}))
+    write(out, "app:user", Image(first, {**run, "User": "65532"}))
     published(out, ground)
 
 

@@ -58,11 +58,11 @@ impl Prometheus {
         }
     }
 
-    /// The alerts that fire.
-    pub(crate) fn firing(&self) -> Vec<Value> {
-        let answer = self.get("/api/v1/alerts").unwrap();
+    /// The alerts that fire. `Err` while there is no answer.
+    pub(crate) fn firing(&self) -> Result<Vec<Value>, String> {
+        let answer = self.get("/api/v1/alerts").ok_or("no answer")?;
         let alerts = answer["data"]["alerts"].as_array().unwrap();
-        alerts.iter().filter(|alert| alert["state"] == "firing").cloned().collect()
+        Ok(alerts.iter().filter(|alert| alert["state"] == "firing").cloned().collect())
     }
 
     /// The JSON at a path; `None` while there is none.

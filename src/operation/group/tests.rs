@@ -177,7 +177,8 @@ fn an_api_server_that_is_away_stops_nothing_that_is_prepared() {
 fn a_container_that_has_ended_is_part_of_a_group_restart() {
     let mut snapshot = pod_in_cluster();
     let ended = find(&mut snapshot, "app-2");
-    (ended.state, ended.finished_at, ended.exit_code) = (State::Exited, Some(at(-1_000)), 137);
+    // Longer ago than a pod waits at the barrier.
+    (ended.state, ended.finished_at, ended.exit_code) = (State::Exited, Some(at(-120_000)), 137);
     let alone = situation_in_cluster(snapshot);
     let refusal = ask("restart app", &alone).unwrap_err();
     assert_eq!(refusal.reason(), "NotRunning");

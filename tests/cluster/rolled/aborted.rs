@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{
     Fixture, Load,
     hooked::{asks, template},
-    restarts,
+    limit, restarts,
 };
 use crate::support::{hook_server::HookServer, wait::eventually};
 
@@ -24,7 +24,9 @@ pub(super) fn pods_with_the_new_image_go_back_after_a_failure(fixture: &Fixture<
     }
     let image = format!("app={}", fixture.cluster.image("app:v2"));
     let flags = ["--allow-template-drift", "--max-unavailable", "1", "--post-hook", "accepted"];
-    let abort = ["--on-rollout-failure", "abort", "--wait=4m", "-o", "json"];
+    // Three swaps, the rollback of the last one, and the ways back of the others.
+    let wait = limit("--wait", 6);
+    let abort = ["--on-rollout-failure", "abort", wait.as_str(), "-o", "json"];
     let args = [&["swap", "deploy/aborted", &image][..], &flags, &abort].concat();
     let output = fixture.inplace(&args).output().unwrap();
     let reported = String::from_utf8_lossy(&output.stderr).into_owned();

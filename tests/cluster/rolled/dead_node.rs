@@ -1,6 +1,6 @@
 //! A node dies during a rollout: its kubelet and its agent are killed, its containers continue.
 
-use std::time::Duration;
+use std::ops::RangeInclusive;
 
 use serde_json::{Value, json};
 
@@ -8,12 +8,9 @@ use super::{Fixture, Load, is_ready, person, restarts};
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
-    support::wait::{eventually, eventually_within},
+    support::wait::{eventually, eventually_or},
 };
 
-/// Longer than Kubernetes takes to notice that a node is gone (40 s) and than the node's return; shorter than the
-/// time after which the pods of such a node are deleted (300 s).
-const LONG: Duration = Duration::from_secs(180);
 const COUNT: usize = 6;
 
 #[test]
@@ -31,8 +28,10 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
     let on = |pod: &Value| pod["spec"]["nodeName"] == other.name.as_str();
     assert_eq!(before.values().filter(|pod| on(pod)).count(), COUNT / 2, "{before:#?}");
 
-    // One more than the unavailable pods of the dead node, so that the others continue one at a time.
-    let args = ["restart", "deploy/halved", "--max-unavailable", "4", "--grace", "10s"];
+    // One more than the unavailable pods of the dead node, so that the others continue one at a time. The grace is so long that a
+    // pod still drains when a slow kubelet has reported it; the deadline, that its request has not ended when the node returns.
+    let times = ["--grace", "20s", "--deadline", "1h"];
+    let args = [&["restart", "deploy/halved", "--max-unavailable", "4"][..], &times].concat();
     let rollout = fixture.begin(&args);
     let drains = |pod: &Value| on(pod) && !is_ready(pod);
     eventually("a pod of the node drains", || load.pods().values().any(drains).then_some(()));
@@ -40,7 +39,8 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
     dying.kill();
     other.kill("kubelet");
 
-    let status = eventually_within(LONG, "all that can be reached are through", || {
+    await_done(&fixture, &rollout, 1..=COUNT / 2);
+    let status = eventually_or("the pods that cannot be reached are named", || {
         let status = fixture.rollout(&rollout)["status"].clone();
         let through = status["done"] == COUNT / 2
             && status["message"].as_str().is_some_and(|message| {
@@ -58,7 +58,8 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
 
     other.start("kubelet");
     let _agent = Agent::start_on(&cluster, &other, &Setup::default());
-    eventually_within(LONG, "it is through", || {
+    await_done(&fixture, &rollout, COUNT / 2 + 1..=COUNT);
+    eventually_or("it has ended", || {
         let status = fixture.rollout(&rollout)["status"].clone();
         if status["phase"] == "Succeeded" { Ok(()) } else { Err(format!("{status:#}")) }
     });
@@ -67,6 +68,17 @@ fn a_dead_node_holds_up_its_own_pods_until_it_returns_and_fails_nothing() {
     load.same_but_restarted(&before, 1);
     let denied = cluster.denied();
     assert!(denied.is_empty(), "{denied:#?}");
+}
+
+/// Waits for each further pod that is done, up to these numbers of pods.
+fn await_done(fixture: &Fixture<'_>, rollout: &str, numbers: RangeInclusive<usize>) {
+    for number in numbers {
+        eventually_or(&format!("{number} pods are done"), || {
+            let status = fixture.rollout(rollout)["status"].clone();
+            let is_done = status["done"].as_u64() >= Some(number as u64);
+            if is_done { Ok(()) } else { Err(format!("{status:#}")) }
+        });
+    }
 }
 
 /// The agents of these tests are processes. These pods represent them, because the controller checks by pods
@@ -83,10 +95,16 @@ fn agents_as_pods(fixture: &Fixture<'_>) {
     fixture.cluster.kubectl(&args);
 }
 
-/// Spreads the pods evenly over the nodes.
+/// Spreads the pods evenly over the nodes. They stay on a dead node, however long the others take: without the tolerations
+/// they are deleted after 300 s.
 fn spread(load: &Load<'_>) {
     let labels = json!({"matchLabels": {"app": load.name}});
     let mut template = load.template(false);
+    let stays = |taint: &str| {
+        let key = format!("node.kubernetes.io/{taint}");
+        json!({"key": key, "operator": "Exists", "effect": "NoExecute"})
+    };
+    template["spec"]["tolerations"] = json!(["unreachable", "not-ready"].map(stays));
     template["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "DoNotSchedule", "labelSelector": labels}]);
     load.make(COUNT, &json!({"replicas": COUNT, "selector": labels, "template": template}));

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Fixture, Load, is_ready, restarts};
+use super::{Fixture, Load, is_ready, limit, restarts};
 use crate::{agent::Agent, support::wait::eventually};
 
 fn phase_of(fixture: &Fixture<'_>, name: &str) -> Value {
@@ -27,7 +27,8 @@ pub(super) fn one_failed_pod_stops_it_and_has_its_image_back(fixture: &Fixture<'
     assert!(reported.contains("--allow-template-drift"), "{reported}");
 
     // On a busy node the runtime may report the exit only after the second that a swap is observed otherwise.
-    let flags = ["--allow-template-drift", "--max-unavailable", "1", "--min-ready", "5s", "--wait=3m"];
+    let wait = limit("--wait", 2);
+    let flags = ["--allow-template-drift", "--max-unavailable", "1", "--min-ready", "5s", wait.as_str()];
     let output =
         fixture.inplace(&[&["swap", "deploy/broken", &image][..], &flags].concat()).output().unwrap();
     let reported = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -49,9 +50,9 @@ pub(super) fn the_newer_one_of_two_takes_over(fixture: &Fixture<'_>) {
     let before = load.pods();
     let first = fixture.begin(&["restart", "deploy/twice", "--max-unavailable", "1", "--grace", "120s"]);
     drains(&load);
-    let follower = fixture.follow(&first);
+    let follower = fixture.follow(&first, 1);
     let second = fixture
-        .inplace(&["restart", "deploy/twice", "--max-unavailable", "1", "--wait=3m"])
+        .inplace(&["restart", "deploy/twice", "--max-unavailable", "1", &limit("--wait", 2)])
         .output()
         .unwrap();
     let reported = String::from_utf8_lossy(&second.stderr).into_owned();
@@ -71,7 +72,7 @@ pub(super) fn a_target_that_is_deleted_ends_it(fixture: &Fixture<'_>) {
     load.apply(2, false);
     let name = fixture.begin(&["restart", "deploy/doomed", "--max-unavailable", "1", "--grace", "120s"]);
     drains(&load);
-    let follower = fixture.follow(&name);
+    let follower = fixture.follow(&name, 1);
     fixture.cluster.kubectl(&["delete", "deployment", "doomed", "--wait=false"]);
     let (code, reported) = follower.end();
     assert_eq!(code, Some(1), "{reported}");
@@ -98,7 +99,7 @@ pub(super) fn what_has_not_begun_when_it_is_cancelled_never_begins(fixture: &Fix
     let before = load.pods();
     let name = fixture.begin(&["restart", "sts/regretted", "--max-unavailable", "1", "--grace", "120s"]);
     drains(&load);
-    let follower = fixture.follow(&name);
+    let follower = fixture.follow(&name, 1);
     let cancelled = fixture.inplace(&["cancel", &format!("ipr/{name}")]).output().unwrap();
     assert!(cancelled.status.success(), "{}", String::from_utf8_lossy(&cancelled.stderr));
     let (code, reported) = follower.end();
@@ -119,7 +120,7 @@ pub(super) fn nobody_is_restarted_twice_by_two_controllers(fixture: &Fixture<'_>
     load.apply(6, false);
     let before = load.pods();
     let name = fixture.begin(&["restart", "deploy/handed", "--max-unavailable", "2", "--grace", "2s"]);
-    let follower = fixture.follow(&name);
+    let follower = fixture.follow(&name, before.len());
     eventually("some are through and some are not", || {
         let restarted = load.pods().values().filter(|pod| restarts(pod) > 0).count();
         (restarted > 0).then_some(())

@@ -35,7 +35,7 @@ pub(super) fn each_pod_passes_its_hooks_before_and_after(fixture: &Fixture<'_>) 
     let before = load.pods();
     let hooks = ["--pre-hook", "leave", "--post-hook", "return"];
     let name = fixture.begin(&[&["restart", "deploy/hooked", "--max-unavailable", "1"][..], &hooks].concat());
-    let follower = fixture.follow(&name);
+    let follower = fixture.follow(&name, 2);
     let asked = || before.keys().filter(|pod| !hook_server.queries(pod).is_empty()).count();
     eventually("one of them is asked for again", || {
         before.keys().any(|pod| hook_server.queries(pod).len() > 1).then_some(())

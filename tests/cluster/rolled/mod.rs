@@ -27,7 +27,10 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, Setup},
     cluster::Cluster,
-    support::{parts::Parts, wait::eventually},
+    support::{
+        parts::Parts,
+        wait::{WAIT_LIMIT, eventually},
+    },
     traffic::{SERVING, Traffic, service},
 };
 use budget::Budget;
@@ -97,8 +100,10 @@ fn no_request_is_refused(fixture: &Fixture<'_>, kind: &str, count: usize) {
     let sets = load.replica_sets();
 
     let target = format!("{name}/{name}");
-    // On a busy machine the cluster needs seconds to remove an address from the endpoints.
-    let args = ["restart", &target, "-c", "app", "--max-unavailable", "2", "--grace", "10s"];
+    // A fixed drain does not wait for a kubelet that is late. The time counts from the EndpointSlices; the requests follow the
+    // Endpoints, which on a busy machine change seconds before or after these.
+    let drain = ["--drain", "confirmed", "--grace", "10s"];
+    let args = [&["restart", &target, "-c", "app", "--max-unavailable", "2"][..], &drain].concat();
     let (status, reported) = fixture.through(&args, count);
     assert!(status["downtimeMs"]["most"].as_i64() > Some(0), "{status:#}");
     for pod in before.keys() {
@@ -110,6 +115,11 @@ fn no_request_is_refused(fixture: &Fixture<'_>, kind: &str, count: usize) {
     assert_eq!(traffic.failed(), Vec::<String>::new(), "{kind}: of {}", traffic.served());
     assert!(traffic.served() > 20, "{kind}: {} requests are no proof", traffic.served());
     budget.was_never_broken(count - 1);
+}
+
+/// A flag with the time for this number of operations one after the other, in seconds.
+fn limit(flag: &str, operations: usize) -> String {
+    format!("{flag}={}", WAIT_LIMIT.as_secs() * operations as u64)
 }
 
 /// A cluster, and a user with the rights of docs/install.md.
@@ -142,7 +152,8 @@ impl Fixture<'_> {
     /// Runs a command with `--wait`, which must succeed with this number of pods. Returns the status, and the
     /// output during the wait.
     fn through(&self, args: &[&str], count: usize) -> (Value, String) {
-        let output = self.inplace(&[args, &["--wait=4m", "-o", "json"]].concat()).output().unwrap();
+        let wait = limit("--wait", count);
+        let output = self.inplace(&[args, &[wait.as_str(), "-o", "json"]].concat()).output().unwrap();
         let reported = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{args:?}: {reported}");
         let rollout: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -155,9 +166,11 @@ impl Fixture<'_> {
         (status.clone(), reported)
     }
 
-    /// Follows a rollout from another process; some progress was printed there when this returns.
-    fn follow(&self, name: &str) -> Follower {
-        let mut command = self.inplace(&["rollout", "status", &format!("ipr/{name}"), "--timeout=3m"]);
+    /// Follows a rollout from another process, until this number of operations must have ended one after the other; some
+    /// progress was printed there when this returns.
+    fn follow(&self, name: &str, operations: usize) -> Follower {
+        let timeout = limit("--timeout", operations);
+        let mut command = self.inplace(&["rollout", "status", &format!("ipr/{name}"), &timeout]);
         let mut child = command.spawn().unwrap();
         let (mut lines, mut reported) = (BufReader::new(child.stderr.take().unwrap()), String::new());
         assert!(lines.read_line(&mut reported).unwrap() > 0, "{name}: {child:?} says nothing");

@@ -24,8 +24,10 @@ use crate::{
 };
 
 const COUNT: usize = 6;
-/// How long pods wait at the barrier where a part waits for its end.
-const SHORT_BARRIER_SECONDS: i64 = 8;
+/// The period of the liveness probe of a pod: twice as long as the longest start that was measured on a busy machine, 15 s.
+const PROBE_SECONDS: i64 = 30;
+/// How long pods wait at the barrier where a part waits for its end: so long that a probe is due meanwhile.
+const SHORT_BARRIER_SECONDS: i64 = PROBE_SECONDS + 2;
 /// The same in the other parts with faults: longer than an agent takes to start again on a busy machine.
 const BARRIER_SECONDS: i64 = 60;
 const LONG: Duration = Duration::from_secs(300);
@@ -229,7 +231,7 @@ impl Group<'_> {
             "pods",
             "-l",
             "app=train",
-            &format!("{policy}=max-restarts=1,allow-stale-env=true"),
+            &format!("{policy}=max-restarts=1,allow-stale-env=true,prepare-timeout=2m"),
         ]);
         cluster.kubectl(&["label", "pods", "-l", "app=train", &format!("{label}=train")]);
         let begun = || {
@@ -309,12 +311,12 @@ impl Group<'_> {
         assert_eq!(self.load.pods().values().map(restarts).collect::<Vec<_>>(), restarts_before);
     }
 
-    /// A pod of the group whose kubelet evaluates a liveness probe while its container waits at the barrier. The period is shorter
-    /// than that wait. It is also longer than a start on a busy machine: a probe that is due between the creation and the start of an
-    /// instance ends it (`docs/limits.md`), and one with a shorter period did so with four instances in a row.
+    /// A pod of the group whose kubelet evaluates a liveness probe while its container waits at the barrier. A probe that is due
+    /// between the creation and the start of an instance ends it (`docs/limits.md`). The period is longer than a start, so that
+    /// the next instance has started before the next probe: a shorter one ended four instances in a row.
     fn probed(&self) -> Pod<'_> {
-        let period = SHORT_BARRIER_SECONDS - 2;
-        let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": period, "timeoutSeconds": 30});
+        let probe =
+            json!({"exec": {"command": ["true"]}, "periodSeconds": PROBE_SECONDS, "timeoutSeconds": 30});
         let probed = json!({"metadata": {"labels": {"app": "train"}}, "spec": {"terminationGracePeriodSeconds": 2,
             "containers": [{"name": "app", "image": self.fixture.cluster.image("app:v1"), "livenessProbe": probe}]}});
         let pod = Pod::make(self.fixture.cluster, "probed", probed);

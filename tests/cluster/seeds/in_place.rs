@@ -5,19 +5,27 @@ use std::collections::BTreeSet;
 
 use inplace::api::hook_run::HookPhase;
 use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 
 use super::{HOOKED, IN_PLACE, SUCCESS, UpdateCase, workload::*};
-use crate::{agent::status, pod::container};
+use crate::{agent::status, pod::container, support::hook_server::HookServer};
 
-/// The walk-through after its scaling in, whose hook is short here.
+/// The walk-through after its scaling in, whose hook is short here. The hook of the update passes when the test has read what
+/// `kubectl` lists meanwhile.
 pub(super) fn three_of_five_in_batches_of_two(case: &UpdateCase<'_>) {
     case.create(&SUCCESS.replace("60s", "1s"));
     case.create(HOOKED);
     case.shows(DEPLOYMENT, "6 6 6 6 6");
     case.scale(DEPLOYMENT, 5);
     case.shows(DEPLOYMENT, "5 5 5 5 5");
-    // The hooks of the update take half a minute each, in which `kubectl` lists them.
-    case.apply(&SUCCESS.replace("60s", "15s"));
+    let hook_server = HookServer::open();
+    let url =
+        format!("http://{}:{}/{{{{ args.PodName }}}}", case.fixture.cluster.node().ip, hook_server.port);
+    let metric = json!({"name": "webtest", "interval": "2s", "successfulLimit": 1,
+        "successCondition": "asInt(result) == 1", "provider": {"web": {"url": url, "jsonPath": "{$.done}"}}});
+    let template = json!({"apiVersion": "tkex.tencent.com/v1alpha1", "kind": "HookTemplate",
+        "metadata": {"name": "test"}, "spec": {"metrics": [metric]}});
+    case.apply(&template.to_string());
     case.no_runs();
     case.wait_pods("five are left", |pods| pods.len() == 5);
     let (before, mark) = (identity(&case.pods.now()), case.mark());
@@ -29,6 +37,9 @@ pub(super) fn three_of_five_in_batches_of_two(case: &UpdateCase<'_>) {
     case.shows(DEPLOYMENT, "5 0 0 5 5");
     // Still with the old image, and in traffic.
     assert!(case.pod_rows().iter().all(|(_, row)| row == "1/1 Running 0"));
+    for pod in &first {
+        hook_server.say(pod, 1);
+    }
 
     // The first two are updated; their HookRuns are removed, and that of the third exists.
     case.shows(DEPLOYMENT, "5 2 2 5 5");
@@ -36,6 +47,7 @@ pub(super) fn three_of_five_in_batches_of_two(case: &UpdateCase<'_>) {
     let runs = case.runs(1, HookPhase::Running);
     let third = pod_of(&old, runs.keys().next().unwrap());
     assert!(!first.contains(&third), "{first:?}, {third}");
+    hook_server.say(&third, 1);
 
     case.shows(DEPLOYMENT, "5 3 3 5 5");
     case.restarted(3);

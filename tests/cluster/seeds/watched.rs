@@ -1,6 +1,11 @@
 //! A watch on the objects of one kind in one namespace, with their history from the start.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::Arc,
+    time::Duration,
+};
 
 use kube::{
     Api, Client, Resource,
@@ -49,6 +54,24 @@ where
             let found = timeout(limit, seen.wait_for(|seen| seen.last().is_some_and(&wanted))).await;
             found.ok().and_then(|seen| seen.unwrap().last().cloned())
         })
+    }
+
+    /// Waits until `text` of the objects is `wanted`. `limit` is for each text that was not there before; `None` when it is over.
+    pub(super) fn wait_through(
+        &self,
+        limit: Duration,
+        text: impl Fn(&All<K>) -> String,
+        wanted: &str,
+    ) -> Option<All<K>> {
+        let mut earlier = BTreeSet::new();
+        loop {
+            let all = self.wait(limit, |all| text(all) == wanted || !earlier.contains(&text(all)))?;
+            let now = text(&all);
+            if now == wanted {
+                return Some(all);
+            }
+            earlier.insert(now);
+        }
     }
 
     /// The current objects.

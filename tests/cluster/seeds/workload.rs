@@ -179,14 +179,20 @@ impl<'a> UpdateCase<'a> {
         watched.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
     }
 
-    /// Waits until the workload has these counters, and asserts that `kubectl get` prints them below its header.
+    /// Waits until the workload has these counters, and asserts that `kubectl get` prints them below its header. The time limit
+    /// is for each change of the counters: the pods come one after the other.
     pub(super) fn shows(&self, what: &str, counters: &str) {
         let (kind, name) = what.split_once('/').unwrap();
         let header = if what == DEPLOYMENT {
-            self.wait_deployment(counters, |object| numbers(object) == counters);
+            let of =
+                |all: &All<GameDeployment>| all.get(name).map_or_else(String::new, |object| numbers(object));
+            self.found(counters, self.deployments.wait_through(LONG, of, counters));
             "NAME DESIRED UPDATED UPDATED_READY READY TOTAL AGE"
         } else {
-            self.wait_set(counters, |object| set_numbers(object) == counters);
+            let of = |all: &All<GameStatefulSet>| {
+                all.get(name).map_or_else(String::new, |object| set_numbers(object))
+            };
+            self.found(counters, self.sets.wait_through(LONG, of, counters));
             "NAME REPLICAS READYREPLICAS CURRENTREPLICAS UPDATEDREPLICAS UPDATEDREADY_REPLICAS AGE"
         };
         // The counters may have these values more than once: a pod whose update was running counts again when it
@@ -256,12 +262,6 @@ impl<'a> UpdateCase<'a> {
             .deployments
             .wait(LONG, |all| all.get("test-gamedeployment").is_some_and(|object| wanted(object)));
         self.found(what, seen).remove("test-gamedeployment").unwrap()
-    }
-
-    pub(super) fn wait_set(&self, what: &str, wanted: impl Fn(&GameStatefulSet) -> bool) {
-        let seen =
-            self.sets.wait(LONG, |all| all.get("test-gamestatefulset").is_some_and(|object| wanted(object)));
-        self.found(what, seen);
     }
 
     pub(super) fn wait_pods(&self, what: &str, wanted: impl Fn(&All<Pod>) -> bool) -> All<Pod> {

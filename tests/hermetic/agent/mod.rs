@@ -10,6 +10,7 @@ mod drains;
 mod failures;
 mod full_journal;
 mod gates;
+mod groups;
 mod hook_runs;
 mod identity;
 mod many_operations;

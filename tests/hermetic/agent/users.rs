@@ -16,7 +16,7 @@ const HASH: &str = "io.kubernetes.container.hash";
 
 impl Fixture {
     /// The pod `web-0` with this security context, whose container runs as `before`, the user of its image. Asks for a
-    /// swap to an image with the user `after`. The kubelet stops the old container and delays the new one.
+    /// swap to an image with the user `after`.
     async fn swap_user(
         context: Value,
         before: i64,
@@ -40,12 +40,16 @@ impl Fixture {
         fixture.kubelet("web-0");
         let agent = fixture.agent().await;
         fixture.pod_request("web-0", Some("swap app=img:v2"));
+        (fixture, agent)
+    }
+
+    /// The kubelet stops the old container and delays the new one.
+    async fn delay_new(&self) {
         let is_new = |store: &Store| {
             store.pod("shop", "web-0").is_some_and(|pod| pod["spec"]["containers"][0]["image"] == "img:v2")
         };
-        fixture.api.until("the image in the spec", is_new).await;
-        fixture.runtime.model(|model| model.die("web-0/app", 143));
-        (fixture, agent)
+        self.api.until("the image in the spec", is_new).await;
+        self.runtime.model(|model| model.die("web-0/app", 143));
     }
 
     /// Image, number and name of the user of the running container.
@@ -67,19 +71,24 @@ async fn a_clone_from_another_image_has_the_user_of_that_image() {
         (json!({ "runAsUser": 7 }), 7, (Some(8), ""), (Some(7), "")),
     ] {
         let (fixture, _agent) = Fixture::swap_user(context.clone(), before, after).await;
+        fixture.delay_new().await;
         fixture.reported("web-0", "text-", "Succeeded").await;
         let (id, name) = user;
         assert_eq!(fixture.user(), ("img:v2".to_owned(), id, name.to_owned()), "{context} {after:?}");
     }
 }
 
-/// Its kubelet would never start such an image, and the agent must not start it in its place.
+/// Its kubelet would never start such an image.
 #[tokio::test]
-async fn an_image_of_root_is_taken_back_where_the_spec_refuses_root() {
-    let context = json!({ "runAsNonRoot": true });
-    let (fixture, _agent) = Fixture::swap_user(context, 7, (None, "")).await;
-    let status = fixture.reported("web-0", "text-", "RolledBack").await;
-    assert!(status["message"].as_str().unwrap().contains("runAsNonRoot"), "{status:#}");
-    assert_eq!(fixture.user(), ("img:v1".to_owned(), Some(7), String::new()));
-    assert_eq!(fixture.runtime.instances("web-0/app").len(), 2, "{:#?}", fixture.runtime.history());
+async fn an_image_of_root_is_refused_before_anything_stops_where_the_spec_refuses_root() {
+    for after in [(None, ""), (Some(0), ""), (None, "app")] {
+        let context = json!({ "runAsNonRoot": true });
+        let (fixture, _agent) = Fixture::swap_user(context, 7, after).await;
+        let status = fixture.reported("web-0", "text-", "Failed").await;
+        assert_eq!(status["reason"], "PullFailed", "{status:#}");
+        assert!(status["message"].as_str().unwrap().contains("runAsNonRoot"), "{status:#}");
+        assert_eq!(fixture.api.pod("shop", "web-0")["spec"]["containers"][0]["image"], "img:v1");
+        assert_eq!(fixture.user(), ("img:v1".to_owned(), Some(7), String::new()));
+        assert_eq!(fixture.runtime.instances("web-0/app").len(), 1, "{:#?}", fixture.runtime.history());
+    }
 }

@@ -1,5 +1,6 @@
 //! Reads from and writes to an API server, over real HTTP, against a fake that misbehaves.
 
+mod agents;
 mod connect;
 mod credentials;
 mod groups;
