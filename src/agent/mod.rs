@@ -75,7 +75,8 @@ pub struct Args {
     #[arg(long, env = "INPLACE_LISTEN", default_value = "127.0.0.1:9464", value_name = "ADDRESS")]
     listen: SocketAddr,
     /// Maximum number of operations that change containers at the same time on this node. An operation that waits for
-    /// a drain, a hook or a pull does not count. A quarter more is for namespaces that have few
+    /// a drain, a hook or a pull does not count, nor does one of a group restart with a barrier. A quarter more is for namespaces
+    /// that have few
     #[arg(long, env = "INPLACE_MAX_OPERATIONS", default_value_t = DEFAULT_MAX_OPERATIONS, value_parser = clap::value_parser!(u16).range(1..))]
     max_operations: u16,
     /// Maximum number of images pulled from one registry at the same time

@@ -14,12 +14,13 @@ use crate::operation::state::{Operation, Target};
 const SHORT_STOP: Duration = Duration::from_millis(500);
 
 /// Whether `effect` may be carried out now. An effect that touches a healthy container needs a permit; an effect
-/// that brings a container up needs none. Nor does one in a pod of a group that is prepared: the pods of the group stop at the
-/// same time, and those that have stopped wait for the others.
+/// that brings a container up needs none. Nor does one in a prepared pod of a group with a barrier: those that have stopped
+/// wait for the others.
 pub(super) fn has_permit(node: &Node, operation: &Operation, effect: &Effect) -> bool {
     let touches = !matches!(effect.verb(), Verb::Pull | Verb::Gate | Verb::Remove);
     let free = operation.touched() || operation.rollback_cause.is_some() || operation.ending.is_some();
-    let stops_with_others = operation.group.as_ref().is_some_and(|group| group.prepared_at.is_some());
+    let group = operation.group.as_ref().filter(|group| group.task.barrier);
+    let stops_with_others = group.is_some_and(|group| group.prepared_at.is_some());
     free || stops_with_others || !touches || node.permit.is_held()
 }
 

@@ -2,8 +2,8 @@
 //! more are for the others. Image pulls have limits of their own, in `pulls`.
 //!
 //! An operation holds a permit from its beginning, returns it while it waits and has touched no container, acquires
-//! one again before it touches a container, and returns it while it waits for its last hook. A container that is
-//! down never waits for a permit.
+//! one again before it touches a container, unless its pod stops together with others, and returns it while it waits for
+//! its last hook. A container that is down never waits for a permit.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

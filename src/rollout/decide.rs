@@ -251,10 +251,7 @@ fn carry_on(rollout: &Rollout, mut input: RolloutInput<'_>, started: Timestamp, 
         nodes: input.nodes,
         now,
         decision: Decision::default(),
-        waits: report::Waits {
-            old_image: missing > 0 && input.target.drift(rollout).is_some(),
-            ..report::Waits::default()
-        },
+        waits: report::Waits::default(),
     };
     for view in &views {
         planner.end_or_recall(view, stop_reason.is_some() || rollout.aborts() && !view.is_back());

@@ -49,8 +49,6 @@ pub(super) struct Waits {
     pub(super) not_ready: usize,
     /// Number of pods that do not exist yet or are being deleted.
     pub(super) missing: usize,
-    /// True when there are such pods and the template gives them other images than the rollout.
-    pub(super) old_image: bool,
 }
 
 /// Maximum number of pods that a message names.
@@ -204,7 +202,7 @@ pub(super) fn phase(
     let (phase, reason, message) = if let Some(stop_reason) = stop_reason {
         let phase = if status.busy > 0 { RolloutPhase::Running } else { stop_reason.phase };
         (phase, stop_reason.reason, stop_reason.message.clone())
-    } else if status.busy == 0 && bounds.held == 0 && !waits.old_image && views.iter().all(settled) {
+    } else if status.busy == 0 && bounds.held == 0 && views.iter().all(settled) {
         if some_failed {
             let withdrawn = if withdrawn > 0 { format!(", {withdrawn} withdrawn") } else { String::new() };
             let message = format!("{done}, {} failed{withdrawn}: see status.failures", status.failed);
@@ -215,7 +213,7 @@ pub(super) fn phase(
     } else {
         let held = number(views.iter().filter(|view| settled(view)).count()) >= status.wanted;
         let line = waits.line(&done, status.busy, status.failed);
-        match (rollout.spec.paused, bounds.held > 0 && held && status.busy == 0) {
+        match (rollout.spec.paused, held && status.busy == 0) {
             (true, _) => (RolloutPhase::Paused, PAUSED, format!("{line}; paused by spec.paused")),
             (_, true) => {
                 let reason = if some_failed { SOME_FAILED } else { PARTITION };

@@ -113,31 +113,6 @@ fn what_is_right_already_is_let_alone() {
     assert_eq!((decision.status.pods, decision.status.phase), (0, RolloutPhase::Succeeded));
 }
 
-/// The owner creates it from its template, with the image from before.
-#[test]
-fn a_pod_that_is_missing_gets_the_images_of_the_rollout_too() {
-    let mut wants_three = target();
-    let TargetState::Present { desired, .. } = &mut wants_three else { unreachable!() };
-    *desired = Some(3);
-    let swap = json!({"containers": [{"name": "app", "image": "app:2"}], "allowTemplateDrift": true});
-    let mut pods: Vec<_> = (0..3).map(pod).collect();
-    for pod in &mut pods {
-        pod["spec"]["containers"][0]["image"] = json!("app:2");
-    }
-    let end = |pods: &[Value], more: &Value| {
-        let pods: Vec<Pod> = pods.iter().map(read).collect();
-        let status = decide(&rollout(more), seen(&wants_three, &pods, &[], at(1))).status;
-        (status.phase, status.reason)
-    };
-    assert_eq!(end(&pods, &swap), (RolloutPhase::Succeeded, "AllPodsDone".to_owned()));
-    assert_eq!(end(&pods[..2], &swap), (RolloutPhase::Running, "PodsUnavailable".to_owned()));
-    let restart = json!({});
-    for pod in &mut pods {
-        pod["metadata"]["creationTimestamp"] = json!(at(5));
-    }
-    assert_eq!(end(&pods[..2], &restart).0, RolloutPhase::Succeeded, "a new pod is not restarted");
-}
-
 #[test]
 fn who_gives_no_answer_has_failed_and_is_never_asked_again() {
     let mut pods = vec![pod(0)];

@@ -1,6 +1,6 @@
 //! A pod with a running request at a certain moment, in which a test then acts.
 
-use std::{fmt, fs, process::Command, time::Duration};
+use std::{fmt, fs, path::PathBuf, process::Command, time::Duration};
 
 use inplace::{
     api::{
@@ -70,7 +70,7 @@ const HANDLER: u64 = 3;
 
 /// A pod that is slow to stop, records each stop, and whose `v3` never becomes Ready. See [`OngoingOperation::hold`].
 pub(crate) fn slow_to_stop(image: &str) -> Value {
-    let held = "while [ -e /dev/shm/hold-$(cat /etc/version) ]; do sleep 1; done";
+    let held = "while [ -e /hold/$(cat /etc/version) ]; do sleep 1; done";
     let handler = format!("cat /etc/version >>/dev/shm/stops; sleep {HANDLER}; {held}");
     json!({
         "terminationGracePeriodSeconds": 10,
@@ -89,16 +89,11 @@ pub(crate) fn slow_to_stop(image: &str) -> Value {
 /// Reads the shared memory by way of the first process of the sandbox, which outlives the containers: on a busy node the pauses
 /// between calls to the runtime are longer than a handler runs.
 pub(crate) fn await_stops(cluster: &Cluster, sandbox: &str, stops: &[&str]) {
-    let file = format!("{}/stops", shared_memory(cluster, sandbox));
+    let file = format!("/proc/{}/root/dev/shm/stops", first_process(cluster, sandbox));
     eventually(&format!("the stops {stops:?} in {file}"), || {
         let recorded = fs::read_to_string(&file).unwrap_or_default();
         recorded.lines().collect::<Vec<_>>().starts_with(stops).then_some(())
     });
-}
-
-/// The folder of the memory that the containers of a sandbox share, on the node.
-fn shared_memory(cluster: &Cluster, sandbox: &str) -> String {
-    format!("/proc/{}/root/dev/shm", first_process(cluster, sandbox))
 }
 
 /// The pod, the engine and the moment of its operation, and the state before.
@@ -108,6 +103,8 @@ pub(crate) struct OngoingOperation<'a> {
     pub(crate) moment: Moment,
     pub(crate) before: Facts,
     registry_gate: Option<RegistryGate>,
+    /// A file of the node: a handler that runs in this moment goes on while it exists.
+    hold_file: Option<PathBuf>,
     request: String,
 }
 
@@ -137,10 +134,15 @@ impl<'a> OngoingOperation<'a> {
             _ => (cluster.image("app:v1"), format!("app:{new}")),
         };
         let mut spec = slow_to_stop(&old);
-        if moment.stopping().is_some() {
+        let hold_file = moment.stopping().map(|version| {
+            let folder = cluster.node().dir.join(format!("hold-{}", unique()));
+            fs::create_dir(&folder).unwrap();
+            spec["volumes"] = json!([{"name": "hold", "hostPath": {"path": folder}}]);
+            spec["containers"][0]["volumeMounts"] = json!([{"name": "hold", "mountPath": "/hold"}]);
             // A handler that is held must not exceed it.
             spec["terminationGracePeriodSeconds"] = 120.into();
-        }
+            folder.join(version)
+        });
         let pod = Pod::make(cluster, &name, json!({"spec": spec}));
         pod.wait("it is Ready", is_ready);
         let before = pod.facts().settled();
@@ -155,7 +157,7 @@ impl<'a> OngoingOperation<'a> {
             Moment::Verify => request["minReadySeconds"] = 6.into(),
             Moment::Rollback => request["readyTimeoutSeconds"] = 2.into(),
         }
-        Self { pod, engine, moment, before, registry_gate, request: request.to_string() }
+        Self { pod, engine, moment, before, registry_gate, hold_file, request: request.to_string() }
     }
 
     /// Writes the request, and waits until it has come to the moment.
@@ -181,15 +183,9 @@ impl<'a> OngoingOperation<'a> {
     /// Lets the preStop handler of this moment, before it begins, run until [`watch_it_go`] finds that the agent knows of the
     /// deletion: until then it may replace a container that has stopped.
     pub(crate) fn hold(&self) {
-        if let Some(file) = self.hold_file() {
+        if let Some(file) = &self.hold_file {
             fs::write(file, "").unwrap();
         }
-    }
-
-    /// The file that [`Self::hold`] creates.
-    fn hold_file(&self) -> Option<String> {
-        let version = self.moment.stopping()?;
-        Some(format!("{}/hold-{version}", shared_memory(self.pod.cluster, &self.before.sandbox)))
     }
 
     /// True when nothing has been touched yet.
@@ -303,7 +299,7 @@ pub(crate) fn watch_it_go(ongoing: &OngoingOperation<'_>, limit: Duration) {
     let pod = &ongoing.pod;
     let ids = |containers: &[Container]| containers.iter().map(|c| c.id.clone()).collect::<Vec<_>>();
     let there = ids(&containers(pod));
-    let (mut made, mut hold) = (Vec::new(), ongoing.hold_file());
+    let (mut made, mut held) = (Vec::new(), ongoing.hold_file.as_ref());
     let end = crate::traffic::now() + limit;
     loop {
         let left = containers(pod);
@@ -313,7 +309,7 @@ pub(crate) fn watch_it_go(ongoing: &OngoingOperation<'_>, limit: Duration) {
         assert!(crate::traffic::now() < end, "{ongoing:?} does not go: {left:#?}");
         // The agent removes the fence as soon as it knows of the deletion.
         if !left.iter().any(|container| is_fence(container) && is_running(container))
-            && let Some(file) = hold.take()
+            && let Some(file) = held.take()
         {
             fs::remove_file(file).unwrap();
         }

@@ -447,12 +447,11 @@ fn check_barrier(
     let operation = member.operation().unwrap();
     let timeout = ms(i64::from(group.barrier_timeout) * 1000);
     let first_stop = operation.targets.iter().filter_map(|target| target.stopped_at).min();
-    // A container may have ended before the group restart.
-    let membership = operation.group.as_ref();
-    let touched = membership.and_then(|group| group.touched_at);
+    // A container may have ended before the group restart, which touches nothing before it stops the pods.
+    let touched = controller.entered(GroupPhase::Stop);
     let since = |at: Timestamp| touched.map_or(at, |touched| at.max(touched));
     let has_waited = first_stop.is_none_or(|at| started >= since(at) + timeout)
-        || membership.is_some_and(|group| group.has_failed);
+        || operation.group.as_ref().is_some_and(|group| group.has_failed);
     let all_waited = controller
         .entered(GroupPhase::Stop)
         .zip(controller.entered(GroupPhase::Start))
