@@ -6,6 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::api::group::TogetherTerms;
 use crate::api::request::is_dns_label;
 use crate::api::status::{ContainerReport, Phase, Status};
 
@@ -13,14 +14,11 @@ use crate::api::status::{ContainerReport, Phase, Status};
 const MAX_RESTARTS: usize = 10;
 /// The time over which group restarts are counted unless the policy has its own.
 const WINDOW: SignedDuration = SignedDuration::from_hours(1);
-/// How long a stopped container waits for the others unless the policy has its own.
-const BARRIER_TIMEOUT: SignedDuration = SignedDuration::from_mins(1);
-/// The longest such time, in seconds.
-const MAX_BARRIER_SECONDS: i64 = 300;
-/// How long the preparation of all pods may take unless the policy has its own time.
-const PREPARE_TIMEOUT: SignedDuration = SignedDuration::from_secs(30);
-/// The longest such time, in seconds. With the longest wait at the barrier it is shorter than the deadline of a request.
-const MAX_PREPARE_SECONDS: i64 = 240;
+/// The longest time that a stopped container may wait for the others, in seconds.
+const MAX_BARRIER_SECONDS: i32 = 300;
+/// The longest time that the preparation of all pods may take, in seconds. With the longest wait at the barrier it is shorter
+/// than the deadline of a request.
+const MAX_PREPARE_SECONDS: i32 = 240;
 /// The longest window, in seconds: rollouts are kept for a day.
 const MAX_WINDOW_SECONDS: i64 = 86_400;
 /// A failure that is older restarts nothing: the clocks of nodes and of the controller differ less.
@@ -88,12 +86,8 @@ pub struct FailurePolicy {
     pub fail_codes: Vec<i32>,
     /// The containers that are restarted in every pod, in this order; empty: the one that failed.
     pub containers: Vec<String>,
-    /// True if no container is started before all containers of the group have stopped.
-    pub barrier: bool,
-    /// How long the preparation of all pods may take.
-    pub prepare_timeout: SignedDuration,
-    /// How long a stopped container waits for the others at most.
-    pub barrier_timeout: SignedDuration,
+    /// The barrier and the times that the pods have.
+    pub terms: TogetherTerms,
     /// True if the environment of the new containers may have values of `ConfigMaps` and Secrets that have changed since.
     pub allow_stale_env: bool,
 }
@@ -106,9 +100,7 @@ impl Default for FailurePolicy {
             exit_codes: Vec::new(),
             fail_codes: Vec::new(),
             containers: Vec::new(),
-            barrier: true,
-            prepare_timeout: PREPARE_TIMEOUT,
-            barrier_timeout: BARRIER_TIMEOUT,
+            terms: TogetherTerms::default(),
             allow_stale_env: false,
         }
     }
@@ -153,14 +145,14 @@ impl FailurePolicy {
         match key {
             "max-restarts" => self.max_restarts = value.parse::<u16>().ok()?.into(),
             "window" => self.window = span(value, MAX_WINDOW_SECONDS)?,
-            "prepare-timeout" => self.prepare_timeout = span(value, MAX_PREPARE_SECONDS)?,
-            "barrier-timeout" => self.barrier_timeout = span(value, MAX_BARRIER_SECONDS)?,
+            "prepare-timeout" => self.terms.prepare_timeout_seconds = seconds(value, MAX_PREPARE_SECONDS)?,
+            "barrier-timeout" => self.terms.barrier_timeout_seconds = seconds(value, MAX_BARRIER_SECONDS)?,
             "exit-codes" => self.exit_codes = codes(value)?,
             "fail-codes" => self.fail_codes = codes(value)?,
             "containers" => {
                 self.containers = list(value, |name| is_dns_label(name).then(|| name.to_owned()))?;
             }
-            "barrier" => self.barrier = value.parse().ok()?,
+            "barrier" => self.terms.barrier = value.parse().ok()?,
             "allow-stale-env" => self.allow_stale_env = value.parse().ok()?,
             _ => return None,
         }
@@ -187,6 +179,11 @@ fn span(text: &str, longest: i64) -> Option<SignedDuration> {
     Some(SignedDuration::from_secs(seconds))
 }
 
+/// The same as a number of seconds.
+fn seconds(text: &str, longest: i32) -> Option<i32> {
+    i32::try_from(span(text, longest.into())?.as_secs()).ok()
+}
+
 fn codes(text: &str) -> Option<Vec<i32>> {
     list(text, |code| code.parse().ok().filter(|code| (1..=255).contains(code)))
 }
@@ -207,9 +204,9 @@ mod tests {
              prepare-timeout=3m,barrier-timeout=2m,allow-stale-env=true";
         let policy = FailurePolicy::parse(whole).unwrap();
         assert_eq!((policy.max_restarts, policy.window), (3, SignedDuration::from_secs(90)));
-        assert_eq!((policy.containers, policy.barrier), (vec!["app".to_owned(), "side".to_owned()], false));
-        let timeouts = (policy.prepare_timeout, policy.barrier_timeout);
-        assert_eq!(timeouts, (SignedDuration::from_secs(180), SignedDuration::from_secs(120)));
+        let terms = policy.terms;
+        assert_eq!((policy.containers, terms.barrier), (vec!["app".to_owned(), "side".to_owned()], false));
+        assert_eq!((terms.prepare_timeout_seconds, terms.barrier_timeout_seconds), (180, 120));
         assert_eq!((policy.exit_codes, policy.fail_codes), (vec![1, 137], vec![2]));
         assert!(policy.allow_stale_env);
     }

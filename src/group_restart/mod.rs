@@ -8,6 +8,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::api::annotation::GROUP_RESTART_POLICY;
+use crate::api::group::TogetherTerms;
 use crate::api::group_failure::{FailurePolicy, GroupFailure, OPEN_FOR};
 use crate::api::request::fingerprint;
 use crate::podtask::time::later;
@@ -102,12 +103,8 @@ pub struct Restart {
     pub name: String,
     /// The containers to restart in every pod.
     pub containers: Vec<String>,
-    /// Whether no container is started before all have stopped.
-    pub barrier: bool,
-    /// How long the preparation of all pods may take, in seconds.
-    pub prepare_seconds: i64,
-    /// How long a stopped container waits for the others at most, in seconds.
-    pub barrier_seconds: i64,
+    /// The barrier and the times that the pods have.
+    pub terms: TogetherTerms,
     /// Whether the environment of the new containers may have values of `ConfigMaps` and Secrets that have changed since.
     pub allow_stale_env: bool,
 }
@@ -208,9 +205,7 @@ impl Case<'_> {
             failure: failure.clone(),
             name,
             containers,
-            barrier: policy.barrier,
-            prepare_seconds: policy.prepare_timeout.as_secs(),
-            barrier_seconds: policy.barrier_timeout.as_secs(),
+            terms: policy.terms,
             allow_stale_env: policy.allow_stale_env,
         })
     }

@@ -56,7 +56,7 @@ fn reasons(decision: &Decision) -> Vec<&'static str> {
 fn the_first_failure_restarts_the_group_once() {
     let pods = [pod("a", None), pod("b", Some((1, 20))), pod("c", Some((137, 10)))];
     let begun = restart(&decide("train", &pods, &[], at(30)));
-    assert_eq!((begun.pod.as_str(), begun.failure.exit_code, begun.barrier), ("c", 137, true));
+    assert_eq!((begun.pod.as_str(), begun.failure.exit_code, begun.terms.barrier), ("c", 137, true));
     assert_eq!(begun.containers, ["app"]);
     assert!(begun.name.starts_with("train-failed-"), "{}", begun.name);
     assert_eq!(restart(&decide("train", &pods, &[], at(99))).name, begun.name, "a second leader");
@@ -182,7 +182,7 @@ fn a_code_that_restarts_nothing_hides_no_other_failure() {
         pod.policy = policy.into();
     }
     let begun = restart(&decide("train", &pods, &[], at(13)));
-    assert_eq!((begun.pod.as_str(), begun.barrier), ("b", false));
+    assert_eq!((begun.pod.as_str(), begun.terms.barrier), ("b", false));
     assert_eq!(begun.containers, ["side", "app"]);
     assert_eq!(reasons(&decide("train", &pods[..1], &[], at(13))), ["GroupNotRestarted"]);
     pods[0].policy = "on-failure".into();

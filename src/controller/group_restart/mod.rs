@@ -249,14 +249,12 @@ fn rollout(group: &GroupKey, restart: &Restart) -> InPlaceRollout {
     let containers: Vec<_> = restart.containers.iter().map(|name| json!({ "name": name })).collect();
     let (container, code) = (&restart.failure.container, restart.failure.exit_code);
     let reason = format!("container {container} of pod {} exited with code {code}", restart.pod);
-    let together = json!({ "barrier": restart.barrier, "prepareTimeoutSeconds": restart.prepare_seconds,
-        "barrierTimeoutSeconds": restart.barrier_seconds });
     let made = json!({
         "apiVersion": "inplace.dev/v1alpha1", "kind": "InPlaceRollout",
         "metadata": { "name": restart.name, "namespace": group.namespace, "labels": labels },
         "spec": {
             "target": { "selector": { "matchLabels": labels } },
-            "containers": containers, "strategy": "Together", "together": together,
+            "containers": containers, "strategy": "Together", "together": restart.terms,
             "ttlSecondsAfterFinished": ROLLOUT_TTL_SECONDS,
             "pod": { "reason": reason, "allowStaleEnv": restart.allow_stale_env },
         },

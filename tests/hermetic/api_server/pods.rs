@@ -45,3 +45,11 @@ pub(crate) fn pod(namespace: &str, name: &str, node: &str) -> Value {
         }
     })
 }
+
+/// The pod of the agent of a node. It is Ready if `ready` is `True`.
+pub(crate) fn agent(node: &str, ready: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
+        "metadata": {"namespace": "inplace-system", "name": format!("agent-{node}"), "uid": node,
+            "labels": {"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"}},
+        "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:05Z"}]}})
+}

@@ -3,17 +3,9 @@
 use inplace::cluster::agents::Agents;
 use inplace::cluster::client::{ConnectOptions, connect};
 use inplace::cluster::server::Server;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::super::api_server::ApiServer;
-
-fn agent(node: &str, ready: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
-        "metadata": {"namespace": "inplace-system", "name": format!("agent-{node}"), "uid": node,
-            "labels": {"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"}},
-        "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:05Z"}]}})
-}
+use super::super::api_server::{ApiServer, pods::agent};
 
 /// A rollout waits for the agent of a dead node. If no node had an agent now, its pod would count as failed.
 #[tokio::test]

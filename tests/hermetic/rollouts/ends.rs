@@ -1,6 +1,6 @@
 //! Rollouts that end before they are complete, and what happens to their pods.
 
-use super::super::api_server::Fault;
+use super::super::api_server::{Fault, pods::agent};
 use super::*;
 
 #[tokio::test]
@@ -217,12 +217,6 @@ async fn one_that_is_refused_supersedes_none_and_is_deleted_when_its_time_is_ove
 #[tokio::test]
 async fn one_dead_node_and_one_pod_without_a_node_end_nothing() {
     let rollout_fixture = RolloutFixture::with(4).await;
-    let agent = |node: &str, ready: &str| {
-        json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": node, "containers": []},
-            "metadata": {"namespace": "inplace-system", "name": format!("agent-{node}"),
-                "labels": {"app.kubernetes.io/name": "inplace", "app.kubernetes.io/component": "agent"}},
-            "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:05Z"}]}})
-    };
     rollout_fixture.fixture.api.put(agent("node-1", "True"));
     rollout_fixture.fixture.api.put(agent("node-2", "False"));
     rollout_fixture.fixture.api.edit("shop", "web-1-0", |pod| {
